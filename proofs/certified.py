@@ -140,7 +140,7 @@ def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
 
 def margins(
     bounds: Bounds,
-    ends: tuple[str, str],
+    ends: tuple[str, ...],
     share: float,
     binades: Iterable[int],
     fusions: tuple[bool, ...] = (True, False),
@@ -153,7 +153,7 @@ def margins(
 
 
 def underflow(
-    least: float, bounds: Bounds = bounds, ends: tuple[str, str] = (UPPER, LOWER), power: int = 4
+    least: float, bounds: Bounds = bounds, ends: tuple[str, ...] = (UPPER, LOWER), power: int = 4
 ) -> Checks:
     """On both sides of the T that needs no more than its share, 2^power above the least binade."""
     allowed = Fraction(least) * (1 - SPARED)

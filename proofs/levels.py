@@ -10,7 +10,7 @@ import numpy as np
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import base_bounds
 from logitsieve.kernels.sketch.encode_query import CoarseFactors
-from logitsieve.kernels.sketch.levels import bounds_by
+from logitsieve.kernels.sketch.levels import bounds_by, length_bounds
 from proofs.certified import BINADES, TWICE, finite, margins, scaled_sums, underflow
 from proofs.expression import Symbol, traced
 from proofs.theorem import Checks, Theorem, growth, number
@@ -51,10 +51,7 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     factors REST, ERROR and the level's, at least NORMAL.
     """
     most, half = number(magnitude), number(magnitude / 2)
-    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
-    dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
-    numbers = Symbol("s", "f"), Symbol("b", "f"), query, "sums"
-    base, above = traced(base_bounds, *numbers, fused=fused, **dot).returned
+    base, above = _base(fused)
     estimate, upper = _of_level(fused)
     inner, error = "f(error + tail)", "(n * R + s * K + t * E)"
     return f"""dot = f(dot_); tail = f(tail_); error = f(E);
@@ -84,6 +81,34 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
     - (t * {inner} - t * (error + tail)) - (t * error - t * E);"""
 
 
+def _base(fused: bool) -> tuple[str, str]:
+    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
+    dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
+    numbers = Symbol("s", "f"), Symbol("b", "f"), query, "sums"
+    base, above = traced(base_bounds, *numbers, fused=fused, **dot).returned
+    return str(base), str(above)
+
+
+def bounds_by_lengths(fused: bool, magnitude: Fraction, goal: str) -> str:
+    """Bounds by level 0: n is the length of a row's tail and R that of the query's."""
+    most, half = number(magnitude), number(magnitude / 2)
+    base, above = _base(fused)
+    both = Symbol("base", "f"), Symbol("above", "f")
+    upper = traced(length_bounds, Symbol("n", "f"), Symbol("f(R)", "f"), both, fused=fused).returned
+    return f"""dot = f(dot_); s = f(s_); b = f(b_); n = f(n_);
+    base = {base};
+    above = {above};
+    upper = {upper};
+    A = b + s * X;
+    {{ dot -/ X in [{number(-TWICE)}, {number(TWICE)}]
+    /\\ R in [1b-125, 1b126] /\\ K in [1b-125, 1b126] /\\ |n * R| <= {half} /\\ |s * K| <= {half}
+    /\\ |s * X| <= {most} /\\ |A| <= {most} /\\ |A + s * K| <= {most}
+    /\\ |A + s * K + n * R| <= {most} -> {goal} }}
+    above -> A + s * K + (above - (A + s * K));
+    {LENGTHS} -> (upper - (above + n * R)) + (above - (A + s * K));"""
+
+
+LENGTHS = "upper - (A + s * K + n * R)"
 UPPER = "upper - (B + (n * R + s * K + t * E))"
 LOWER = "(2 * estimate - upper) - (B - (n * R + s * K + t * E))"
 
@@ -100,6 +125,13 @@ def margin(share: float) -> Checks:
     yield from margins(bounds, (UPPER, LOWER), share, BINADES[::7])
 
 
+def margin_of_lengths(share: float) -> Checks:
+    yield from margins(bounds_by_lengths, (LENGTHS,), share, BINADES[::7])
+
+
+UNDERFLOW_OF_LENGTHS = partial(underflow, bounds=bounds_by_lengths, ends=(LENGTHS,), power=1)
+SUMS_OF_LENGTHS = "base", "s * f(K)", "above", "n * f(R)", "upper"
+OVERFLOW_OF_LENGTHS = partial(finite, bounds=bounds_by_lengths, sums=SUMS_OF_LENGTHS)
 UNDERFLOW = partial(underflow, bounds=bounds, ends=(UPPER, LOWER), power=1)
 SUMS = "base", "s * f(K)", "above", "t * tail", "t * error", "estimate", "upper"
 OVERFLOW = partial(finite, bounds=bounds, sums=(*SUMS, "t * f(error + tail)"))
@@ -109,6 +141,15 @@ THEOREMS = [
     Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),
+    Theorem("bound by lengths", f"{QUERY}.LEVELS_MARGIN", margin_of_lengths, 3),
+    Theorem("bound by lengths, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW_OF_LENGTHS, 30),
+    Theorem(
+        "bound by lengths, overflow",
+        "kernels.topk.descriptor.LARGEST_LOGIT",
+        OVERFLOW_OF_LENGTHS,
+        4,
+        mul,
+    ),
     Theorem("bound by levels", f"{QUERY}.LEVELS_MARGIN", margin, 3),
     Theorem("bound by levels, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW, 30),
     Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", OVERFLOW, 4, mul),

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32
 from logitsieve.index.sketch_rows import check_rows
 from logitsieve.index_builder.fit.levels import FIRST
-from logitsieve.kernels.sketch.levels import FIRST_NORM, LAST_NORM, MIDDLE_NORM
+from logitsieve.kernels.sketch.levels import FIRST_NORM, LAST_NORM, MIDDLE_NORM, TAIL_LENGTH
 from tests.attacks import bounds, topk
 from tests.attacks.matrices import (
     DIMS,
@@ -25,7 +25,10 @@ from tests.attacks.matrices import (
 from tests.attacks.tally import Tally
 
 CRAFTED, ROWS, HALVINGS = 4, 6, 30
-NUMBERS = ("directions", "stretch", "triangle", "limits", "starts", "coarse", "middle", "fine")
+NUMBERS = (
+    *("directions", "stretch", "triangle", "limits", "starts"),
+    *("coarse", "first", "middle", "fine"),
+)
 
 
 def crafted(random: Generator) -> Tally:
@@ -57,10 +60,10 @@ def least_limits(random: Generator) -> Tally:
 
 
 def least_norms(random: Generator) -> Tally:
-    """The least norms of a level that are accepted, and contexts along errors."""
+    """The least norms of a level that are accepted, and contexts along errors or tails."""
     V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > FIRST]))
     victim = with_levels(softmax_of(random, V, D), random)
-    kind = (FIRST_NORM, MIDDLE_NORM, LAST_NORM)[random.integers(3)]
+    kind = (TAIL_LENGTH, FIRST_NORM, MIDDLE_NORM, LAST_NORM)[random.integers(4)]
 
     def scaled(factor: float) -> Sketched:
         starts = victim.arrays["starts"].copy()

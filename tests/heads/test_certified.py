@@ -181,9 +181,10 @@ SPOILED: dict[Widths | int, dict[str, Spoil]] = {
     },
     16: {
         **EITHER,
-        "another step": ("starts", lambda array: np.add(array, [*[0] * 7, 5])),
-        "a start below 0": ("starts", lambda array: array * [*[-1] * 7, 1]),
-        "numbers without end": ("starts", lambda array: np.array([*[INFINITE] * 7, 10])),
+        "another step": ("starts", lambda array: np.add(array, [*[0] * 8, 5])),
+        "a start below 0": ("starts", lambda array: array * [*[-1] * 8, 1]),
+        "numbers without end": ("starts", lambda array: np.array([*[INFINITE] * 8, 10])),
+        "first codes of another width": ("first", lambda array: array[:, 16:]),
         "no middle codes": ("middle", lambda array: array[:, :0]),
         "middle codes of another width": ("middle", lambda array: array[:, 16:]),
         "a piece too many": ("fine", lambda array: np.pad(array, ((0, 0), (0, 16)))),

@@ -20,6 +20,9 @@ from logitsieve.kernels.sketch.levels import (
     LAST_SCALE,
     MIDDLE_NORM,
     MIDDLE_SCALE,
+    NUMBERS_IN,
+    STEP,
+    TAIL_LENGTH,
 )
 from logitsieve.utils.floats import narrowed
 from tests.synthetic import coded_rows, make_hidden, make_softmax, matrix_of, rotated, sketch_arrays
@@ -146,10 +149,9 @@ def level_number(kind: int, by: float) -> Callable[[Sketch], Any]:
     """Change one of the NUMBERS of row 9 in a sketch with levels."""
 
     def apply(sketch: Sketch) -> None:
-        places = [*product(["coarse"], range(3)), *product(("middle", "fine"), range(2))]
-        name, place = places[kind]
-        size, (start, step) = 32 * (3 if name == "coarse" else 2), sketch["starts"][[kind, 7]]
-        codes = sketch[name][0, -size:].view(np.uint16).reshape(-1, 16)
+        name, place = NUMBERS_IN[kind // 2], kind % 2
+        start, step = sketch["starts"][[kind, STEP]]
+        codes = sketch[name][0, -64:].view(np.uint16).reshape(2, 16)
         changed = floats_of(codes[place], start, step) * np.float32(by)
         codes[place, 9] = shorts_of(changed, start, step, up=False)[9]
 
@@ -172,11 +174,12 @@ SPOILED_LEVELS: dict[str, tuple[Callable[[Sketch], Any], str]] = {
     "middle Q": (cell("limits", 2, by=LESS), r"^row \d+: second level codes are longer than"),
     "last Q": (cell("limits", 3, by=LESS), r"^row \d+: last level codes are longer than"),
     "left": (cell("limits", 4, by=0), r"^row \d+: left is below its residual$"),
-    "first bit": (flip_bit("coarse", 16 * 16), f"^row 9: first level {BELOW_ERROR}"),
+    "first bit": (flip_bit("first", 0), f"^row 9: first level {BELOW_ERROR}"),
     "second bit": (flip_bit("middle", 0), f"^row 9: second level {BELOW_ERROR}"),
     "third bit": (flip_bit("fine", 0), "^row 9: last level norm is below"),
     "last bit": (flip_bit("fine", 0, plane=1), "^row 9: last level norm is below"),
     "scale": (level_number(HEAD_SCALE, 1.3), "^row 9: coarse codes are farther"),
+    "length": (level_number(TAIL_LENGTH, 0.999), "^row 9: coarse rest is below its norm"),
     "first scale": (level_number(FIRST_SCALE, 1.3), f"^row 9: first level {BELOW_ERROR}"),
     "second scale": (level_number(MIDDLE_SCALE, 1.3), f"^row 9: second level {BELOW_ERROR}"),
     "last scale": (level_number(LAST_SCALE, 1.3), f"^row 9: last level {BELOW_ERROR}"),

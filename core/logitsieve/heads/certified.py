@@ -40,7 +40,7 @@ from logitsieve.kernels.sketch.certified_topk import (
     certified_candidates,
     certified_topk,
 )
-from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS_EXTRA, STEP, TAIL_QUANTUM
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
@@ -53,7 +53,7 @@ PRODUCTS_A_DRAW = 1 << 16
 MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
-ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("starts",)
+ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("first", "starts")
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -99,14 +99,15 @@ def _check_levels(arrays: Arrays) -> None:
         allowed = f"16 ({LEVEL_EXTRA} + 16, 32, ... {MAX_TAIL // 4})"
         raise ValueError(f"fine has {fine} bytes a group, needed beside middle: {allowed}")
     if size % LANES or coarse % LANES or not 0 < coarse <= MAX_CODE_BYTES:
-        allowed = f"16 ({LEVELS_EXTRA + padded // 8} + 16, 32, ... {MAX_CODE_BYTES})"
+        allowed = f"16 ({LEVEL_EXTRA} + 16, 32, ... {MAX_CODE_BYTES})"
         raise ValueError(f"coarse has {size} bytes a group, needed beside middle: {allowed}")
     if not padded - TAIL_QUANTUM < tail <= padded:
         got = f"directions has {coarse + tail} rows"
         raise ValueError(f"{got}, not the {coarse} and {padded} of the codes")
     needed = [len(arrays["coarse"]), LANES * (padded // 8 + LEVEL_EXTRA)]
-    if list(arrays["middle"].shape) != needed:
-        raise ValueError(f"middle is {list(arrays['middle'].shape)}, needed: {needed}")
+    for name in ("first", "middle"):
+        if list(arrays[name].shape) != needed:
+            raise ValueError(f"{name} is {list(arrays[name].shape)}, needed: {needed}")
 
 
 SKETCH = PartSpec(
@@ -116,6 +117,7 @@ SKETCH = PartSpec(
         "stretch": TensorSpec("float32", ("D",), "factors", optional=True),
         "triangle": TensorSpec("float32", ("P", "P"), optional=True),
         "coarse": TensorSpec("uint8", (f"V/{LANES}", "S"), "codes"),
+        "first": TensorSpec("uint8", (f"V/{LANES}", "M"), "codes", optional=True),
         "middle": TensorSpec("uint8", (f"V/{LANES}", "M"), "codes", optional=True),
         "starts": TensorSpec("int32", (STEP + 1,), "codes", optional=True),
         "fine": TensorSpec("uint8", ("N", "T"), "codes"),

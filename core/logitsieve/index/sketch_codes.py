@@ -69,15 +69,15 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     of_groups = numbers_of({**sketch, **taken})
     numbers = [kind[np.arange(len(places)), lanes].astype(np.float64) for kind in of_groups]
     codes = _coarse(sketch, places, F)
-    yield Coding("coarse", codes, numbers[0], np.full(len(places), np.inf), *limits[:2])
+    yield Coding("coarse", codes, *numbers[:2], *limits[:2])
     size = LANES * widths.padded // 8
-    planes = taken["coarse"][:, LANES * F :], taken["middle"], taken["fine"]
+    planes = taken["first"], taken["middle"], taken["fine"]
     one, two, three, four = (
         _bits(plane[:, :size], lanes) for plane in (*planes, taken["fine"][:, size:])
     )
     nibbles = (8 * one + 4 * two + 2 * three + four)[:, :T]
     most = float(np.sqrt(T)), *limits[2:4]
-    pairs = zip(numbers[1::2], numbers[2::2], strict=True)
+    pairs = zip(numbers[2::2], numbers[3::2], strict=True)
     for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
         yield Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
 

@@ -248,9 +248,9 @@ def _broken(block: Block, solver: Solver, left: float) -> dict[str, Bool]:
         off, long = coding.scales * coding.kappa + slack, coding.scales * coding.most + slack
         sure[f"{name} codes are farther off than kappa"] = errors <= off
         sure[f"{name} coordinates are longer than Q"] = lengths <= long
-        if np.isfinite(coding.rests).all():
-            others = turned[:, coded.shape[1] :]
-            others = np.hypot(np.linalg.norm(others, axis=1), residuals.outside)
-            held = others <= coding.rests * COORDINATE_ROUNDING + spare
-            sure[f"{name} rest is below its norm"] = held
+        others = np.linalg.norm(turned[:, coded.shape[1] :], axis=1)
+        if not solver.square:
+            others = np.hypot(others, residuals.outside)
+        held = others <= coding.rests * COORDINATE_ROUNDING + spare
+        sure[f"{name} rest is below its norm"] = held
     return {reason: ~held for reason, held in sure.items()}

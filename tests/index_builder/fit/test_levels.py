@@ -33,34 +33,38 @@ def test_every_array_lies_as_the_format_says() -> None:
     rows = random.standard_normal((37, first + tail), np.float32)
     arrays = code_levels(turned_of(rows), first)
     head, *levels = codings_of(arrays, np.arange(37), np.arange(37))
-    assert arrays["coarse"].shape == (3, 16 * (first + padded // 8 + 6))
+    assert arrays["coarse"].shape == (3, 16 * (first + 4))
+    assert arrays["first"].shape == (3, 16 * (padded // 8 + 4))
     assert arrays["middle"].shape == (3, 16 * (padded // 8 + 4))
     assert arrays["fine"].shape == (3, 16 * (padded // 4 + 4))
-    starts, step = arrays["starts"][:7], arrays["starts"][7]
+    starts, step = arrays["starts"][:8], arrays["starts"][8]
     for row in range(37):
         group, i = divmod(row, 16)
-        coarse, middle, fine = (arrays[name][group] for name in ("coarse", "middle", "fine"))
+        coarse, bits, middle, fine = (
+            arrays[name][group] for name in ("coarse", "first", "middle", "fine")
+        )
         j = np.arange(first)
         codes = coarse[64 * (j // 4) + 4 * i + j % 4].astype(np.int64) - 128
         np.testing.assert_array_equal(codes, head.codes[row])
         j = np.arange(padded)
-        one = coarse[16 * first + 16 * (j // 8) + i] >> (j % 8) & 1
+        one = bits[16 * (j // 8) + i] >> (j % 8) & 1
         two = middle[16 * (j // 8) + i] >> (j % 8) & 1
         three = fine[16 * (j // 8) + i] >> (j % 8) & 1
         four = fine[2 * padded + 16 * (j // 8) + i] >> (j % 8) & 1
         nibbles = 8 * one + 4 * two + 2 * three + four
         assert not nibbles[tail:].any()
-        for level, bits in zip(levels, (1, 2, 4), strict=True):
-            np.testing.assert_array_equal(level_codes(nibbles[:tail], bits), level.codes[row])
+        for level, kept in zip(levels, (1, 2, 4), strict=True):
+            np.testing.assert_array_equal(level_codes(nibbles[:tail], kept), level.codes[row])
         numbers = [
-            *coarse[16 * (first + padded // 8) :].view(np.uint16).reshape(3, 16)[:, i],
+            *coarse[16 * first :].view(np.uint16).reshape(2, 16)[:, i],
+            *bits[2 * padded :].view(np.uint16).reshape(2, 16)[:, i],
             *middle[2 * padded :].view(np.uint16).reshape(2, 16)[:, i],
             *fine[4 * padded :].view(np.uint16).reshape(2, 16)[:, i],
         ]
-        bits = (np.array(numbers, np.int32) << step) + starts
-        found = bits.astype(np.int32).view(np.float32)
-        wanted = [head.scales[row]]
-        for level in levels:
+        floats = (np.array(numbers, np.int32) << step) + starts
+        found = floats.astype(np.int32).view(np.float32)
+        wanted: list[float] = []
+        for level in (head, *levels):
             wanted += [level.scales[row], level.rests[row]]
         assert found.tolist() == wanted
     beyond = arrays["coarse"][2, : 16 * first].reshape(-1, 16, 4)[:, 5:]
@@ -87,6 +91,9 @@ def test_numbers_of_tails_bound_what_they_should(kind: str) -> None:
     lengths, largest = np.linalg.norm(x, axis=1), np.linalg.norm(x, axis=1).max()
     off = np.linalg.norm(head.errors(rows.astype(np.float64)), axis=1)
     assert (off <= head.kappa * head.scales).all()
+    usual = lengths > max(2e-5 * largest, 1e-20)  # as long as codes reach
+    assert (head.rests >= lengths).all()
+    assert (head.rests <= lengths * (1 + 2.0**-11) + 1e-29)[usual].all()
     for level, bits in zip(levels, (1, 2, 4), strict=True):
         assert (level.codes % 2 == 1).all()
         assert np.abs(level.codes).max() <= (1 << bits) - 1
@@ -94,7 +101,6 @@ def test_numbers_of_tails_bound_what_they_should(kind: str) -> None:
         along = np.abs(np.einsum("rt,rt->r", errors, x)) / np.maximum(lengths, 1e-300)
         least = np.maximum(np.linalg.norm(errors, axis=1), 2 * APART * along)
         assert (level.rests >= least).all()
-        usual = lengths > max(2e-5 * largest, 1e-20)  # as long as codes reach
         most = np.maximum(np.linalg.norm(errors, axis=1), 2 * APART * (along + 3e-7 * lengths))
         assert (level.rests <= most * (1 + 2.0**-11) + 1e-29)[usual].all()
         assert (level.rests[~usual] <= 2.0**-5 * largest + 1e-24).all()

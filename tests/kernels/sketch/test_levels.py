@@ -11,8 +11,37 @@ from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import solve
 from logitsieve.index_builder.fit.levels import ERRORS
 from logitsieve.kernels.compile import kernel
-from logitsieve.kernels.sketch.encode_query import reach_of
-from tests.synthetic import basis_of, make_hidden, make_softmax, rotated, sketch_arrays, sketch_head
+from logitsieve.kernels.simd.dots import padded
+from logitsieve.kernels.simd.lanes import LANES, store
+from logitsieve.kernels.simd.pointers import (
+    int64_pointer,
+    keep_alive,
+    nowhere,
+    pointer,
+    shift,
+    size_of,
+)
+from logitsieve.kernels.sketch.bounds import base_of, sum_four
+from logitsieve.kernels.sketch.encode_query import (
+    MARGIN,
+    coarse_factors,
+    coded_at,
+    encode_query,
+    reach_of,
+)
+from logitsieve.kernels.sketch.levels import uppers_by_lengths
+from logitsieve.kernels.sketch.sketch import sketch_at, sketch_descriptor
+from logitsieve.kernels.topk.descriptor import widen_hidden
+from tests.oracle import logits64
+from tests.synthetic import (
+    basis_of,
+    make_hidden,
+    make_softmax,
+    matrix_of,
+    rotated,
+    sketch_arrays,
+    sketch_head,
+)
 
 V, D, F = 2000, 144, 16
 
@@ -76,6 +105,59 @@ def test_errors_of_tails_have_the_law_of_a_coordinate_of_a_direction() -> None:
         distance = max(np.abs(found - steps[1:]).max(), np.abs(found - steps[:-1]).max())
         assert distance < sqrt(-log(1e-3 / 2) / 2 / count)  # Kolmogorov-Smirnov at 1e-3
         assert abs(drawn[:, level].std() * sqrt(n) - 1) < 0.15
+
+
+@kernel("(int64, float32[::1], int64, float32[::1])")
+def bound_by_level_0(address, hidden, rows, uppers):
+    """Fill bounds by level 0 [V, padded], as if for `rows` best; return the margin, -1: refused."""
+    descriptor = int64_pointer(address)
+    sketch, dim = sketch_at(descriptor), padded(hidden.size)
+    scratch = np.empty(dim + size_of(coded_at(descriptor, nowhere())), np.float64)
+    coded = coded_at(descriptor, shift(pointer(scratch), dim))
+    norm, margin = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), -1.0
+    if norm >= 0:
+        encode_query(descriptor, pointer(hidden), norm, coded, rows)
+        query, margin = coarse_factors(coded.factors), coded.factors[MARGIN]
+        for group in range(sketch.groups):
+            sums = sum_four(sketch, coded.planes, group, group + 1)[0]
+            base = base_of(sketch, query, group, sums)
+            upper = uppers_by_lengths(sketch, query.levels, base, group)
+            store(pointer(uppers), LANES * group, upper)
+    keep_alive(scratch)
+    return margin
+
+
+@pytest.mark.parametrize("chance", [0.0, 1e-3])
+@pytest.mark.parametrize(
+    "kind", ["gaussian", "decaying", "rank two", "far from zero", "equal rows", "both", "zeros"]
+)
+def test_no_logit_is_above_its_bound_by_level_0(kind: str, chance: float) -> None:
+    """Contexts along tails, which make it tight, at all scales; it holds whatever may fail."""
+    random = np.random.default_rng(0)
+    softmax = Softmax(matrix_of(kind, 90, 72), random.standard_normal(90).astype(np.float32))
+    basis = np.linalg.qr(random.standard_normal((72, 72)))[0] * random.uniform(0.1, 10, (72, 1))
+    arrays = sketch_arrays(softmax, basis, F)
+    descriptor = sketch_descriptor(softmax.descriptor, arrays | {"order": np.arange(90)}, chance)
+    basis, rows = basis_of(arrays), softmax.weight.astype(np.float64)
+    tails = rows @ np.linalg.inv(basis)
+    tails[:, :F] = 0
+    along = np.linalg.solve(basis, tails[:30].T).T
+    mixed = along + rows[:30] * 10.0 ** random.uniform(-6, 0, (30, 1))
+    closest, tried = np.inf, 0
+    for context in (*along, *mixed, *random.standard_normal((8, 72))):
+        for scale in (1e-30, 1e-3, 1.0, 1e3, 1e18):
+            h = (scale * context / max(float(np.abs(context).max()), 1e-300)).astype(np.float32)
+            uppers = np.empty(96, np.float32)
+            margin = bound_by_level_0(descriptor.ctypes.data, h, 5, uppers)
+            if margin < 0:
+                continue
+            logits = logits64(softmax.weight, softmax.bias, h[None])[0]
+            over = uppers[:90].astype(np.float64) - logits
+            assert (over >= -margin).all()
+            size = np.abs(logits - softmax.bias).max()
+            closest, tried = min(closest, over.min() / max(size, 1e-300)), tried + 1
+    assert tried > 200
+    assert closest < 0.01
 
 
 def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None:

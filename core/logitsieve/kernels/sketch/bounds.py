@@ -24,6 +24,7 @@ from logitsieve.kernels.simd.lanes import (
     store,
     zeros32,
 )
+from logitsieve.kernels.simd.masks import lanes_not_below
 from logitsieve.kernels.simd.pointers import as_float32, shift
 from logitsieve.kernels.sketch.encode_query import (
     FINE_ERROR,
@@ -42,6 +43,7 @@ from logitsieve.kernels.sketch.levels import (
     middle_bounds,
     middle_sums,
     number_lanes,
+    uppers_by_lengths,
 )
 from logitsieve.kernels.sketch.sketch import EXTRA
 
@@ -158,13 +160,20 @@ def base_bounds(scales, bias, query, sums):
 
 
 @inline
-def store_bases(sketch, coded, query, group, end):
-    """Store `base_of` four groups before `end`, for `base_at`; not while rows are refined."""
+def store_bases(sketch, coded, query, group, end, threshold):
+    """Store `base_of` four groups before `end`, for `base_at`; not while rows are refined.
+
+    Returns a bit for each of their rows whose bound by level 0 reaches the threshold.
+    """
     places, sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
+    reached = 0
     for i in range(FOUR):
         base = base_of(sketch, query, places[i], sums[i])
         store(coded.biases, 2 * LANES * i, base[0])
         store(coded.biases, 2 * LANES * i + LANES, base[1])
+        upper = uppers_by_lengths(sketch, query.levels, base, places[i])
+        reached |= lanes_not_below(upper, threshold) << LANES * i
+    return reached
 
 
 @inline

@@ -78,10 +78,12 @@ def scales_of_rows(rows, first, scales, start, stop):
 
 @kernel(
     "(float32[:,::1], int64, float32[:,::1], uint8[:,::1], uint8[:,::1], uint8[:,::1],"
-    " float32[:,::1], float64[::1], int64, int64)"
+    " uint8[:,::1], float32[:,::1], float64[::1], int64, int64)"
 )
-def encode_rows(rows, first, scales, coarse, middle, fine, norms, limits, start, stop):
-    """Write the codes of rows start .. stop-1 by scales [4, V], and norms [3, V] of their levels.
+def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, start, stop):
+    """Write the codes of rows start .. stop-1 by scales [4, V], and norms [4, V].
+
+    These are of their tails, and of the errors of each level.
 
     limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
     """
@@ -102,6 +104,7 @@ def encode_rows(rows, first, scales, coarse, middle, fine, norms, limits, start,
         limits[0] = max(limits[0], np.sqrt(off) / scale)
         limits[1] = max(limits[1], np.sqrt(length) / scale)
         squares = _take_tail(rows, row, first, x, places, width)
+        norms[0, row] = np.float32(np.sqrt(squares) * ROUNDED)
         for level in range(3):
             _level_of(places, tail, level, q)
             scale = np.float64(scales[1 + level, row])
@@ -111,7 +114,7 @@ def encode_rows(rows, first, scales, coarse, middle, fine, norms, limits, start,
             along = abs(_product(e, x, width)) / max(np.sqrt(squares), LEAST_LENGTH)
             along += SHORTENED * (norm + np.sqrt(squares))
             norm = max(norm, 2.0 * APART * along)
-            norms[level, row] = np.float32(norm * ROUNDED)
+            norms[1 + level, row] = np.float32(norm * ROUNDED)
             if level > 0:
                 limits[1 + level] = max(limits[1 + level], np.sqrt(_product(q, q, width)))
         for j in range(tail):
@@ -124,7 +127,7 @@ def encode_rows(rows, first, scales, coarse, middle, fine, norms, limits, start,
                 two |= (code >> 2 & 1) << bit
                 three |= (code >> 1 & 1) << bit
                 four |= (code & 1) << bit
-            coarse[group, LANES * first + LANES * byte + lane] = np.uint8(one)
+            bits[group, LANES * byte + lane] = np.uint8(one)
             middle[group, LANES * byte + lane] = np.uint8(two)
             fine[group, LANES * byte + lane] = np.uint8(three)
             fine[group, 2 * width + LANES * byte + lane] = np.uint8(four)

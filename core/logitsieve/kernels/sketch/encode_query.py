@@ -37,12 +37,12 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.queries import CHUNK
 
-# Float64 factors. The last four exist with levels only; FINE_ERROR is then the last level's.
+# Float64 factors. The last five exist with levels only; FINE_ERROR is then the last level's.
 (
     SCALE, SUM, ERROR, REST, FINE_SUM, FINE_ERROR, FINE_REST, MARGIN, ALL, FINE_ALL,
-    TAIL_SCALE, TAIL_TOTAL, FIRST_ERROR, MIDDLE_ERROR,
-) = range(14)  # fmt: skip
-FACTORS = 14
+    TAIL_SCALE, TAIL_TOTAL, TAIL_REST, FIRST_ERROR, MIDDLE_ERROR,
+) = range(15)  # fmt: skip
+FACTORS = 15
 NORMAL = 1e-37  # added to factors, so that rounding to float32 loses at most 2^-24 of them
 
 # Proven to be enough by proofs/certified.py.
@@ -62,7 +62,9 @@ AT_MOST = CHUNK + (FOUR + 1) * LANES
 Coded = namedtuple("Coded", "planes factors rotated estimates uppers rests biases end")
 # The factors of bounds: integers to subtract from sums, then float32 in every lane.
 CoarseFactors = namedtuple("CoarseFactors", "sum scale error rest levels")
-LevelFactors = namedtuple("LevelFactors", "total scale rest first_error middle_error last_error")
+LevelFactors = namedtuple(
+    "LevelFactors", "total scale length rest first_error middle_error last_error"
+)
 
 
 @inline
@@ -102,8 +104,9 @@ def coarse_factors(factors):
 @inline
 def _level_factors(factors):
     return LevelFactors(
-        np.float32(factors[TAIL_TOTAL]), splat32(factors[TAIL_SCALE]), splat32(factors[REST]),
-        splat32(factors[FIRST_ERROR]), splat32(factors[MIDDLE_ERROR]), splat32(factors[FINE_ERROR]),
+        np.float32(factors[TAIL_TOTAL]), splat32(factors[TAIL_SCALE]), splat32(factors[TAIL_REST]),
+        splat32(factors[REST]), splat32(factors[FIRST_ERROR]), splat32(factors[MIDDLE_ERROR]),
+        splat32(factors[FINE_ERROR]),
     )  # fmt: skip
 
 
@@ -160,7 +163,7 @@ def _encode_levels(descriptor, h, norm, coded, rows):
     factors[SCALE], factors[SUM] = scale, OFFSET * first[0]
     factors[TAIL_SCALE], factors[TAIL_TOTAL] = tail_scale, total
     factors[ERROR], factors[REST] = error + NORMAL, least * far + far / APART + NORMAL
-    factors[FINE_REST] = factors[REST]
+    factors[FINE_REST], factors[TAIL_REST] = factors[REST], far + NORMAL
     factors[FIRST_ERROR] = np.sqrt(descriptor[sketch.TAIL]) * away + NORMAL
     factors[MIDDLE_ERROR], factors[FINE_ERROR] = middle_q * away + NORMAL, last_q * away + NORMAL
     terms += number_at(descriptor, sketch.MOST_TAIL) * (np.sqrt(squared) + 2.0 * away)

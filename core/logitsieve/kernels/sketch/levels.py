@@ -34,27 +34,27 @@ TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
 # Stored norms are at least APART times the share of an error without a uniform direction, and a
 # query's reach is larger by 1 / APART.
 APART = 512.0
-# A row's numbers: the scale of its first coordinates, then scale and norm of each level.
+# A row's numbers, two in each array: the scale of its first coordinates and the length of its tail,
+# then scale and norm of each level.
 NUMBERS = (
-    HEAD_SCALE, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE, LAST_NORM,
-) = range(7)  # fmt: skip
-STEP = 7  # index in `starts` of the step of their codes: simd/shorts.py
-NUMBERS_IN = {"coarse": 3, "middle": 2, "fine": 2}  # per row
-# Bytes of a row's numbers in `coarse`, and in `middle` or `fine`.
-LEVELS_EXTRA, LEVEL_EXTRA = 2 * NUMBERS_IN["coarse"], 2 * NUMBERS_IN["middle"]
+    HEAD_SCALE, TAIL_LENGTH, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE,
+    LAST_NORM,
+) = range(8)  # fmt: skip
+NUMBERS_IN = "coarse", "first", "middle", "fine"
+STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
+LEVEL_EXTRA = 4  # bytes of a row's two numbers
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
 LINE = 64  # bytes
 
 
 @inline
-def _bits(rows, tables, chunks, later, lines):
-    """Return sums over one bit of each coordinate; prefetches `lines` per chunk from `later` on."""
+def _bits(rows, tables, chunks, later):
+    """Return sums over one bit of each coordinate; prefetches as many bytes from `later` on."""
     total = zeros32()
     for first in range(0, chunks, CHUNKS_AT_ONCE):
         sums = zero_words()
         for chunk in range(first, min(first + CHUNKS_AT_ONCE, chunks)):
-            for line in range(lines):
-                prefetch(later, LINE * (lines * chunk + line))
+            prefetch(later, LINE * chunk)
             sums = add_bits(sums, rows, tables, chunk)
         total += sums_of_words(sums)
     return total
@@ -67,19 +67,18 @@ def _tables_of(sketch, planes):
 
 @inline
 def first_sums(sketch, planes, group):
-    rows = shift(sketch.coarse, group * sketch.group_bytes + LANES * sketch.coarse_width)
-    chunks, later = sketch.tail_width // CHUNK_COORDINATES, shift(rows, AHEAD * sketch.group_bytes)
-    return _bits(rows, _tables_of(sketch, planes), chunks, later, 2)
+    size = _bits_size(sketch)
+    return _ahead_bits(sketch, planes, shift(sketch.first, group * size), AHEAD * size)
 
 
 @inline
-def _middle_size(sketch):
+def _bits_size(sketch):
     return LANES * (sketch.tail_width // 8 + LEVEL_EXTRA)
 
 
 @inline
 def middle_sums(sketch, planes, sums, group):
-    size = _middle_size(sketch)
+    size = _bits_size(sketch)
     bits = _ahead_bits(sketch, planes, shift(sketch.middle, group * size), AHEAD * size)
     return sums + sums + bits
 
@@ -95,18 +94,30 @@ def last_sums(sketch, planes, sums, group):
 @inline
 def _ahead_bits(sketch, planes, rows, ahead):
     chunks = sketch.tail_width // CHUNK_COORDINATES
-    return _bits(rows, _tables_of(sketch, planes), chunks, shift(rows, ahead), 1)
+    return _bits(rows, _tables_of(sketch, planes), chunks, shift(rows, ahead))
 
 
 @inline
 def coarse_numbers(sketch, group):
-    codes = LANES * (sketch.coarse_width + sketch.tail_width // 8)
+    codes = LANES * sketch.coarse_width
     return as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
 
 
 @inline
 def number_lanes(sketch, numbers, offset, kind):
     return load_shorts(numbers, offset, sketch.starts[kind], sketch.starts[STEP])
+
+
+@inline
+def length_bounds(lengths, length, base):
+    return multiply_add(lengths, length, base[1])
+
+
+@inline
+def uppers_by_lengths(sketch, query, base, group):
+    """Bound a group by level 0: no product of tails exceeds that of their lengths."""
+    lengths = number_lanes(sketch, coarse_numbers(sketch, group), LANES, TAIL_LENGTH)
+    return length_bounds(lengths, query.length, base)
 
 
 @inline
@@ -125,13 +136,14 @@ def _level_bounds(sketch, query, numbers, scale, most, error, sums, base):
 
 @inline
 def first_bounds(sketch, query, sums, base, group):
-    numbers = shift(coarse_numbers(sketch, group), LANES)
+    end = (group + 1) * _bits_size(sketch)
+    numbers = as_uint16(shift(sketch.first, end - LANES * LEVEL_EXTRA))
     return _level_bounds(sketch, query, numbers, FIRST_SCALE, 1, query.first_error, sums, base)
 
 
 @inline
 def middle_bounds(sketch, query, sums, base, group):
-    end = (group + 1) * _middle_size(sketch)
+    end = (group + 1) * _bits_size(sketch)
     numbers = as_uint16(shift(sketch.middle, end - LANES * LEVEL_EXTRA))
     return _level_bounds(sketch, query, numbers, MIDDLE_SCALE, 3, query.middle_error, sums, base)
 

@@ -43,6 +43,7 @@ TILE = 64  # groups with codes in the cache for all queries
 # One query's scratch: float32 estimates and bounds of the first groups; places that passed; ids of
 # computed rows, from BEGIN on of rows to compute.
 Sieved = namedtuple("Sieved", "coded estimates uppers passed ids counts end")
+EVERY_LANE = (1 << LANES) - 1
 PASSED, BEGIN, DONE = range(3)
 COUNTS = 3
 
@@ -166,13 +167,16 @@ def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed):
     Also returns whether an estimate by the last one reaches the threshold, and so may raise it.
     """
     planes, levels, rises = sieved.coded.planes, query.levels, False
-    store_bases(sketch, sieved.coded, query, four, last)
-    for group in range(four, min(four + FOUR, last)):
+    reached = store_bases(sketch, sieved.coded, query, four, last, threshold)
+    for group in range(four, min(four + FOUR, last) if reached else four):
+        mask = reached >> LANES * (group - four) & EVERY_LANE
+        if mask == 0:
+            continue
         base, sums = base_at(sieved.coded, group - four), first_sums(sketch, planes, group)
         _, upper = first_bounds(sketch, levels, sums, base, group)
         if group < groups:  # computed rows have bounds of -inf
             upper = smaller(upper, load(sieved.uppers, group * LANES))
-        mask = lanes_not_below(upper, threshold)
+        mask &= lanes_not_below(upper, threshold)
         if mask != 0:
             sums = middle_sums(sketch, planes, sums, group)
             _, upper = middle_bounds(sketch, levels, sums, base, group)

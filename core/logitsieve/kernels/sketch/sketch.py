@@ -28,7 +28,7 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import float32_pointer, int32_pointer, uint8_pointer
 from logitsieve.kernels.simd.shorts import floats_of
-from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS_EXTRA, NUMBERS_IN, STEP
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, NUMBERS_IN, STEP
 from logitsieve.kernels.topk.descriptor import (
     BIAS,
     LARGEST_BIAS,
@@ -41,10 +41,10 @@ from logitsieve.kernels.topk.descriptor import (
 (
     DIRECTIONS, STRETCH, TRIANGLE, COARSE, FINE, ORDER, SPAN, COARSE_WIDTH, FINE_WIDTH,
     KAPPA, Q, FINE_KAPPA, FINE_Q, LEFT, SIZE, SKEW, GAIN, SPREAD, MOST_SCALE, MOST_REST,
-    MIDDLE, STARTS, TAIL, TAIL_WIDTH, MOST_TAIL, CHANCE,
+    FIRST, MIDDLE, STARTS, TAIL, TAIL_WIDTH, MOST_TAIL, CHANCE,
     ERRORS, LENGTHS, RESTS, FINE_ERRORS, FINE_LENGTHS, FINE_RESTS,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 32)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 32
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 33)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 33
 MIDDLE_Q, LAST_Q = FINE_KAPPA, FINE_Q  # with levels `limits` holds these instead
 
 EXTRA = 8  # bytes of a row in `fine` after its codes: s and n
@@ -56,7 +56,7 @@ EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D
 # `plane`: bytes of each of a query's two planes of eight-bit codes.
 Sketch = namedtuple(
     "Sketch",
-    "rows groups coarse_width group_bytes fine_width plane bias coarse middle fine order"
+    "rows groups coarse_width group_bytes fine_width plane bias coarse first middle fine order"
     " tail_width starts biased",
 )
 
@@ -99,7 +99,7 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Coded:
     if "middle" not in arrays:
         return Coded(size - COARSE_EXTRA, 0, 0)
     padded = 4 * (arrays["fine"].shape[1] // LANES - LEVEL_EXTRA)
-    coarse = size - LEVELS_EXTRA - padded // 8
+    coarse = size - LEVEL_EXTRA
     return Coded(coarse, len(arrays["directions"]) - coarse, padded)
 
 
@@ -107,9 +107,9 @@ def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
     """Return the NUMBERS of each row by levels, [G, 16]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
     numbers: list[np.ndarray] = []
-    for name, count in NUMBERS_IN.items():
-        codes = arrays[name][:, -2 * LANES * count :].copy().view(np.uint16)
-        numbers += list(codes.reshape(-1, count, LANES).swapaxes(0, 1))
+    for name in NUMBERS_IN:
+        codes = arrays[name][:, -LANES * LEVEL_EXTRA :].copy().view(np.uint16)
+        numbers += list(codes.reshape(-1, 2, LANES).swapaxes(0, 1))
     return [floats_of(codes, start, step) for codes, start in zip(numbers, starts, strict=True)]
 
 
@@ -139,15 +139,16 @@ def sketch_descriptor(
         SPREAD: span.spread,
     }
     if widths.tail:
-        head, *levels = (float(each.max()) for each in numbers_of(arrays))
-        scales, norms = np.array(levels[0::2]), levels[1::2]
+        numbers = [float(each.max()) for each in numbers_of(arrays)]
+        head, *scales = numbers[0::2]
         longest = np.sqrt(widths.tail), arrays["limits"][2], arrays["limits"][3]
         fields |= {
+            FIRST: arrays["first"],
             MIDDLE: arrays["middle"],
             STARTS: arrays["starts"],
             MOST_SCALE: head,
-            MOST_REST: max(norms),
-            MOST_TAIL: float(max(scales * longest)),
+            MOST_REST: max(numbers[1::2]),
+            MOST_TAIL: float(max(np.array(scales) * longest)),
         }
     else:
         # The largest scale and norm of `coarse`, and of a row of `fine`.
@@ -170,17 +171,17 @@ def sketch_at(descriptor):
         descriptor[ROWS], (descriptor[ROWS] + LANES - 1) // LANES, descriptor[COARSE_WIDTH],
         group_bytes(descriptor), descriptor[FINE_WIDTH], plane_bytes(descriptor),
         float32_pointer(descriptor[BIAS]), uint8_pointer(descriptor[COARSE]),
-        uint8_pointer(descriptor[MIDDLE]), uint8_pointer(descriptor[FINE]),
-        int32_pointer(descriptor[ORDER]), descriptor[TAIL_WIDTH],
-        int32_pointer(descriptor[STARTS]), number_at(descriptor, LARGEST_BIAS) > 0.0,
+        uint8_pointer(descriptor[FIRST]), uint8_pointer(descriptor[MIDDLE]),
+        uint8_pointer(descriptor[FINE]), int32_pointer(descriptor[ORDER]),
+        descriptor[TAIL_WIDTH], int32_pointer(descriptor[STARTS]),
+        number_at(descriptor, LARGEST_BIAS) > 0.0,
     )  # fmt: skip
 
 
 @inline
 def group_bytes(descriptor):
-    tail = descriptor[TAIL_WIDTH]
-    extra = LEVELS_EXTRA if tail > 0 else COARSE_EXTRA
-    return LANES * (descriptor[COARSE_WIDTH] + tail // 8 + extra)
+    extra = LEVEL_EXTRA if descriptor[TAIL_WIDTH] > 0 else COARSE_EXTRA
+    return LANES * (descriptor[COARSE_WIDTH] + extra)
 
 
 @inline

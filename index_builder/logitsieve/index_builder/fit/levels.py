@@ -36,12 +36,12 @@ from logitsieve.kernels.sketch.levels import (
     LAST_NORM,
     LAST_SCALE,
     LEVEL_EXTRA,
-    LEVELS_EXTRA,
     MIDDLE_NORM,
     MIDDLE_SCALE,
     NUMBERS,
     NUMBERS_IN,
     STEP,
+    TAIL_LENGTH,
     TAIL_QUANTUM,
 )
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
@@ -114,9 +114,11 @@ def costs(
         if coarse <= fine
     )
     bits, products = (dim - FIRST) / 8, lengths(FIRST)
-    _, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
-    both, fine = FIRST + LEVELS_EXTRA + 2 * bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
-    return steep, both + second * fine + last * stored
+    first, second, last = (float((logits_RN + e * products >= least_N).mean()) for e in ERRORS)
+    zeroth = passing(FIRST)
+    bytes_of = FIRST + LEVEL_EXTRA, bits + LEVEL_EXTRA, bits + LEVEL_EXTRA, 2 * bits + LEVEL_EXTRA
+    levels = sum(np.multiply((1.0, zeroth, first, second), bytes_of))
+    return steep, float(levels) + last * stored
 
 
 def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
@@ -135,13 +137,14 @@ def code_levels(
     padded = -(-(P - first) // TAIL_QUANTUM) * TAIL_QUANTUM
     made = {
         "directions": turned.turning.directions,
-        "coarse": np.zeros((groups, LANES * (first + padded // 8 + LEVELS_EXTRA)), np.uint8),
+        "coarse": np.zeros((groups, LANES * (first + LEVEL_EXTRA)), np.uint8),
+        "first": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
         "middle": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
         "fine": np.zeros((groups, LANES * (padded // 4 + LEVEL_EXTRA)), np.uint8),
     }
     made["coarse"][-1, : LANES * first] = MOST + 1
-    exact, norms = np.empty((4, V), np.float32), np.empty((3, V), np.float32)
-    coded, limits = (made["coarse"], made["middle"], made["fine"]), []
+    exact, norms = np.empty((4, V), np.float32), np.empty((4, V), np.float32)
+    coded, limits = [made[name] for name in NUMBERS_IN], []
 
     def scale(start: int) -> None:
         scales_of_rows.entry()(rows_VP, first, exact, start, min(start + BLOCK_ROWS, V))
@@ -166,7 +169,7 @@ def code_levels(
         for most, count in pool.map(encode, range(0, V, BLOCK_ROWS)):
             limits.append(most)
             report(count)
-    for kind, each in zip((FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
+    for kind, each in zip((TAIL_LENGTH, FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
         starts[kind] = start_of(each, step, LEAST_SCALE)
         codes[kind] = shorts_of(each, starts[kind], step, up=True)
     _write_numbers(made, codes, V)
@@ -179,8 +182,6 @@ def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray],
     lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
     for kind, each in codes.items():
         lanes[kind, :V] = each
-    first = 0
-    for name, count in NUMBERS_IN.items():
-        some = lanes[first : first + count].reshape(count, groups, LANES).swapaxes(0, 1)
-        made[name][:, -2 * LANES * count :] = some.reshape(groups, -1).view(np.uint8)
-        first += count
+    for name, pair in zip(NUMBERS_IN, lanes.reshape(-1, 2, groups, LANES), strict=True):
+        some = np.ascontiguousarray(pair.swapaxes(0, 1)).reshape(groups, -1)
+        made[name][:, -LANES * LEVEL_EXTRA :] = some.view(np.uint8)
