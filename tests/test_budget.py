@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 45_260,
-    "lines of core/": 19_220,
-    "lines of tests/": 45_460,
+    "lines of source": 45_360,
+    "lines of core/": 19_250,
+    "lines of tests/": 45_620,
     "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source
