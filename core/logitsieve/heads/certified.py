@@ -59,6 +59,9 @@ ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("first", "starts")
 def _check_arrays(arrays: Arrays) -> None:
     count, dim = arrays["directions"].shape
     levels = "middle" in arrays
+    kind = "float16" if levels else "float32"
+    if arrays["directions"].dtype != kind:
+        raise ValueError(f"directions has {arrays['directions'].dtype}, needed: {kind}")
     if count > dim or (levels and count < dim):
         allowed = dim if levels else f"1 .. {dim}"
         raise ValueError(f"directions has {count} rows, allowed: {allowed}")
@@ -113,7 +116,7 @@ def _check_levels(arrays: Arrays) -> None:
 SKETCH = PartSpec(
     "sketch",
     {
-        "directions": TensorSpec("float32", ("P", "D")),
+        "directions": TensorSpec("float32 or float16", ("P", "D")),
         "stretch": TensorSpec("float32", ("D",), "factors", optional=True),
         "triangle": TensorSpec("float32", ("P", "P"), optional=True),
         "coarse": TensorSpec("uint8", (f"V/{LANES}", "S"), "codes"),

@@ -188,6 +188,6 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     """Up to 256 rows may wait to be computed together: few of them need to be."""
     softmax, hidden = flat(rows=20_000)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
-    for kind, most in ((EstimatedHead, 20), (AssuredHead, 35)):
+    for kind, most in ((EstimatedHead, 30), (AssuredHead, 50)):
         top = kind(softmax, arrays, fallback=ExactHead(softmax)).topk(hidden, 1)
         assert top.scanned.max() <= most

@@ -14,7 +14,7 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import CFunction, emits, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
-from logitsieve.kernels.rows.stored_types import Halves, floats_of_bfloats, floats_of_halves
+from logitsieve.kernels.rows.stored_types import FLOAT16, Halves, floats_of_bfloats
 from logitsieve.kernels.simd.dots import dot64, dots_1x4
 from logitsieve.kernels.simd.lanes import (
     INT32,
@@ -34,7 +34,7 @@ from logitsieve.utils.stored import KINDS, StoredMatrix
 
 # Numba's type of stored rows, by kind; F32 rows need none.
 STORED_TYPES: dict[str, StoredType] = {
-    "F16": Halves("Float16", floats_of_halves),
+    "F16": FLOAT16,
     "BF16": Halves("BFloat16", floats_of_bfloats),
     **{kind: Blocks(kind) for kind in READERS},
 }

@@ -21,6 +21,7 @@ from logitsieve.kernels.simd.lanes import (
     spread,
     vector_at,
 )
+from logitsieve.kernels.simd.pointers import pointer_to
 
 WORDS = ir.VectorType(INT16, LANES)
 
@@ -105,3 +106,5 @@ class Halves(StoredType):
 
 
 register_model(Halves)(StoredModel)
+FLOAT16 = Halves("Float16", floats_of_halves)
+float16_pointer = pointer_to(FLOAT16)

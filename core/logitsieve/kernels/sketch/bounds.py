@@ -40,7 +40,6 @@ from logitsieve.kernels.sketch.levels import (
     first_sums,
     last_bounds,
     last_sums,
-    middle_bounds,
     middle_sums,
     number_lanes,
     uppers_by_lengths,
@@ -86,7 +85,7 @@ def sum_four(sketch, planes, group, end):
 
 @inline
 def bound_four(sketch, planes, query, group, end, estimates, uppers):
-    """Store bounds of four groups before `end` by coarse codes or two levels, group g's at 16 g.
+    """Store bounds of four groups before `end` by coarse codes or level 0, group g's at 16 g.
 
     Places beyond V have undefined bounds.
     """
@@ -95,9 +94,8 @@ def bound_four(sketch, planes, query, group, end, estimates, uppers):
         sums = sum_four(sketch, planes, group, end)
         for i in range(FOUR):
             base = base_of(sketch, query, places[i], sums[i])
-            twos = two_levels(sketch, planes, places[i])
-            estimate, upper = middle_bounds(sketch, query.levels, twos, base, places[i])
-            store(estimates, places[i] * LANES, estimate)
+            upper = uppers_by_lengths(sketch, query.levels, base, places[i])
+            store(estimates, places[i] * LANES, base[0])
             store(uppers, places[i] * LANES, upper)
     else:
         bounds = coarse_bounds(sketch, planes, query, group, end)

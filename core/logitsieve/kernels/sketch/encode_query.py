@@ -6,6 +6,7 @@ from math import log, pi, sqrt
 import numpy as np
 
 from logitsieve.kernels.compile import inline
+from logitsieve.kernels.rows.stored_types import float16_pointer
 from logitsieve.kernels.simd.byte_lanes import OFFSET
 from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
 from logitsieve.kernels.simd.lanes import (
@@ -144,7 +145,7 @@ def _encode_levels(descriptor, h, norm, coded, rows):
     planes, factors, turned = coded.planes, coded.factors, coded.rotated
     span, coarse = descriptor[sketch.SPAN], descriptor[sketch.COARSE_WIDTH]
     width, length = descriptor[sketch.TAIL_WIDTH], norm * NORM_SPARE
-    _multiply_all(float32_pointer(descriptor[sketch.DIRECTIONS]), span, descriptor[DIM], h, turned)
+    _multiply_all(float16_pointer(descriptor[sketch.DIRECTIONS]), span, descriptor[DIM], h, turned)
     off = number_at(descriptor, sketch.SPREAD) * _rounding(descriptor[DIM]) * length
     off += span * descriptor[DIM] * ROTATION_UNDERFLOW
     squares = _squares(turned, coarse, span)

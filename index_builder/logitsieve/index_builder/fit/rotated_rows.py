@@ -19,7 +19,7 @@ BLOCK_ROWS = 4096
 class Turning(NamedTuple):
     """The change of coordinates: a context h has L U h; with levels U h, and L is empty."""
 
-    directions: Float32  # U [P, D]; divided by `stretch`, its rows are orthonormal up to rounding
+    directions: np.ndarray  # U [P, D]; over `stretch`, its rows are orthonormal up to rounding
     stretch: Float32  # E [D]
     triangle: Float32  # L [P, P], zeros above its diagonal
 
@@ -49,7 +49,9 @@ def factored(rotation_PD: Float64, stretch_D: Float64 | None = None) -> Turning:
 
 
 def square(basis_DD: Float64) -> Turning:
-    directions = basis_DD.astype(np.float32, order="C")
+    """Return rounded to float16 and so scaled that the largest is from 1 on: others keep 2^-24."""
+    scaled_DD = np.ldexp(basis_DD, 1 - int(np.frexp(np.abs(basis_DD).max())[1]))
+    directions = scaled_DD.astype(np.float16, order="C")
     return Turning(directions, np.ones(len(directions), np.float32), np.empty((0, 0), np.float32))
 
 
