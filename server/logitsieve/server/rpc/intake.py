@@ -60,7 +60,7 @@ class Intake:
         self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
         self._replying: dict[Held, None] = {}  # the oldest first
         self._sweeping = False
-        self._of: defaultdict[str, int] = defaultdict(int)  # bytes that have a limit, by its key
+        self._of: dict[str, int] = {}  # bytes that have a limit, by its key
         self._brings: dict[str, bool] = {}  # connections: if their last message came
         self.bytes = 0
         self.waiting = 0
@@ -128,7 +128,7 @@ class Intake:
 
     def free(self, held: Held, size: int) -> None:
         self._count(held, -size)
-        while (peer := self._next()) is not None:
+        while self._turns and (peer := self._next()) is not None:
             turns = self._turns.pop(peer)
             held, turn = turns.popleft()
             if turns:
@@ -203,8 +203,9 @@ class Intake:
         return turn.done() or self._is_fair(held)
 
     def _fits(self, held: Held) -> bool:
-        in_all = not self.bytes or self.bytes + held.size <= self._most
-        return in_all and self._is_fair(held)
+        if not self.bytes:
+            return True
+        return self.bytes + held.size <= self._most and self._is_fair(held)
 
     def _is_fair(self, held: Held) -> bool:
         for key, share in held.limits:
@@ -215,9 +216,10 @@ class Intake:
     def _count(self, held: Held, size: int) -> None:
         self.bytes += size
         for key, _ in held.limits:
-            self._of[key] += size
-            if not self._of[key]:
-                del self._of[key]
+            if used := self._of.get(key, 0) + size:
+                self._of[key] = used
+            else:
+                self._of.pop(key, None)
 
     def _sweep_soon(self) -> None:
         self._sweeping = bool(self._reading or self._replying)
