@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 326,
-    "lines of source": 45_360,
+    "files of source": 327,
+    "lines of source": 45_505,
     "lines of core/": 19_250,
-    "lines of tests/": 45_620,
+    "lines of tests/": 45_710,
     "lines of benchmarks/": 7_214,
 }
 LONGEST = 70  # lines of a function of the source

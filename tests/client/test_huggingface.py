@@ -22,7 +22,7 @@ EDITS: list[dict[str, Any]] = [
     {"repetition_penalty": 0.7},
     {"no_repeat_ngram_size": 2},
     {"no_repeat_ngram_size": 1, "bad_words_ids": [[7], [9, 12]], "min_new_tokens": 4},
-    {"suppress_tokens": list(range(3, 120)), "sequence_bias": [[[200], 2.5], [[5], -1.0]]},
+    {"suppress_tokens": [-1, *range(3, 120), 4_000], "sequence_bias": [[[200], 2.5], [[5], -1.0]]},
     {"prefix_allowed_tokens_fn": lambda _, ids: [EOS, *range(20 + len(ids), 60)]},
     {"encoder_repetition_penalty": 1.4, "exponential_decay_length_penalty": (3, 1.5)},
     {"forced_bos_token_id": 17, "forced_eos_token_id": EOS, "begin_suppress_tokens": [5, 6]},
@@ -84,11 +84,12 @@ def test_parameters_stay_and_come_back(model: Any) -> None:
     assert model.get_output_embeddings() is attached.head
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     assert model.state_dict().keys() == state.keys()
+    generate(model, num_beams=2)
     attached.detach()
     attached.detach()
     assert model.get_output_embeddings() is layer
     assert getattr(model, "final_logits_bias", None) is bias
-    assert {"generate", "_get_logits_processor"}.isdisjoint(vars(model))
+    assert {"generate", "_get_logits_processor", "_reorder_cache"}.isdisjoint(vars(model))
     assert not model._forward_hooks
 
 

@@ -24,6 +24,33 @@ def test_log_probabilities_are_those_of_the_full_softmax(model: Any) -> None:
         torch.testing.assert_close(ours.exp().sum(1), torch.ones(len(ours)))
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_log_probabilities_are_right_after_bans_too(language_model: Any, beams: int) -> None:
+    with torch.no_grad():
+        best = language_model(**prompts()).logits[:, -1].topk(30).indices
+    options: dict[str, Any] = {"suppress_tokens": best[:, ::2].flatten().tolist()}
+    options |= {"return_dict_in_generate": True, "output_scores": True, "num_beams": beams}
+    expected = language_model.generate(**prompts(), **options, max_new_tokens=4)
+    with attach_dense(language_model, k=5):
+        got = language_model.generate(**prompts(), **options, max_new_tokens=4)
+    assert torch.equal(got.sequences, expected.sequences)
+    for full, ours in zip(expected.scores, got.scores, strict=True):
+        first = full.argmax(1, keepdim=True)
+        found, right = (scores.log_softmax(1).gather(1, first) for scores in (ours, full))
+        torch.testing.assert_close(found, right)
+
+
+def test_bans_among_the_best_are_asked_about_once(language_model: Any) -> None:
+    with torch.no_grad():
+        best = language_model(**prompts()).logits[:, -1].topk(8).indices.unique().tolist()
+    decoder = decoder_of(language_model)
+    with attach(language_model, decoder, k=8):
+        made = generate(language_model, suppress_tokens=best, num_beams=4, eos_token_id=None)
+    steps = len(made[0]) - prompts()["input_ids"].shape[1]
+    assert targets_of(decoder).count("exact") == steps
+    assert len(targets_of(decoder)) - 1 - steps < steps / 2  # fewer than one step in two
+
+
 def test_elsewhere_is_the_mean_of_what_is_missing(language_model: Any) -> None:
     ids = prompts()["input_ids"]
     with torch.no_grad():

@@ -1,3 +1,5 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ from transformers.generation import logits_process as theirs
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface import attach
-from logitsieve.client.huggingface_processors import draw_options
+from logitsieve.client.huggingface_processors import EDITORS, WARPERS, draw_options
 from tests.client.dense import attach_dense, decoder_of, generate
 from tests.client.tiny_models import EOS, VOCABULARY, prompts
 from tests.oracle import chi_square_p
@@ -71,6 +73,19 @@ def test_draws_are_those_of_the_decoder_under_the_seeds_of_torch(language_model:
     assert drawn.tolist() == expected.ids[:, 0].tolist()
     assert len({tuple(row) for row in one[::3].tolist()}) > 1  # equal prompts draw by themselves
     assert not torch.equal(one, other)
+
+
+def test_each_processor_of_transformers_is_served_or_on_the_page_of_the_refused() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/huggingface.md").read_text()
+    refused = set(re.findall(r"`(\w+Processor)`", page))
+    theirs_all = {
+        name: kind
+        for name, kind in vars(theirs).items()
+        if isinstance(kind, type) and issubclass(kind, LogitsProcessor)
+    }
+    del theirs_all["LogitsProcessor"]
+    served = {each.__name__ for each in (*EDITORS, *WARPERS)} | {"WhisperNoSpeechDetection"}
+    assert theirs_all.keys() - served == refused
 
 
 @pytest.mark.parametrize(

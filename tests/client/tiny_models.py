@@ -12,6 +12,8 @@ from transformers import (
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
 )
 
 VOCABULARY, DIM = 400, 32
@@ -56,6 +58,47 @@ def t5() -> Any:
     model: Any = T5ForConditionalGeneration(config)
     model.generation_config.decoder_start_token_id = PAD
     return _ready(model)
+
+
+FRAMES = 40  # of a segment of the tiny Whisper
+START, ENGLISH, GERMAN, TRANSCRIBE, TRANSLATE, NO_SPEECH, NO_TIMESTAMPS = range(340, 347)
+
+
+def whisper(seed: int = 3) -> Any:
+    """Twenty timestamps after 347 other ids; suppresses some ids, as the published ones do."""
+    torch.manual_seed(seed)
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 48}
+    shape: dict[str, Any] = {
+        f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()
+    }
+    shape |= {"d_model": DIM, "num_mel_bins": 8, "max_source_positions": FRAMES // 2}
+    shape |= {"max_target_positions": 48, "init_std": 0.4, "decoder_start_token_id": START}
+    model: Any = WhisperForConditionalGeneration(
+        WhisperConfig(
+            **IDS | shape | {"vocab_size": NO_TIMESTAMPS + 1 + FRAMES // 2, "pad_token_id": EOS}
+        )
+    )
+    with torch.no_grad():
+        model.proj_out.weight[EOS] *= 1.5  # segments end
+    settings: dict[str, Any] = {
+        "is_multilingual": True,
+        "lang_to_id": {"<|en|>": ENGLISH, "<|de|>": GERMAN},
+        "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+        "no_timestamps_token_id": NO_TIMESTAMPS,
+        "suppress_tokens": [2, 9, 17, *range(START, NO_TIMESTAMPS)],
+        "begin_suppress_tokens": [EOS, 20],
+        "max_initial_timestamp_index": 5,
+        "alignment_heads": [[0, 0], [0, 1]],
+    }
+    model.generation_config.update(**settings)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    return _ready(model)
+
+
+def sound(rows: int = 2, frames: int = FRAMES) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(6)
+    return torch.randn(rows, 8, frames, generator=generator)
 
 
 def _ready(model: Any) -> Any:

@@ -16,8 +16,9 @@ from logitsieve.utils.environment import require
 require("huggingface", "torch", "transformers")
 
 import torch  # noqa: E402  after `require` with its pip line
-from torch import Tensor, nn  # noqa: E402
+from torch import LongTensor, Tensor, nn  # noqa: E402
 from transformers import (  # noqa: E402
+    EncoderDecoderCache,
     GenerationConfig,
     GenerationMixin,
     LogitsProcessor,
@@ -25,6 +26,7 @@ from transformers import (  # noqa: E402
     PreTrainedModel,
 )
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
+from transformers.generation.logits_process import WhisperNoSpeechDetection  # noqa: E402
 
 from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
 from logitsieve.client.huggingface_layer import refuse_more_than_linear  # noqa: E402
@@ -35,6 +37,7 @@ from logitsieve.client.huggingface_processors import (  # noqa: E402
     draw_options,
     editing_processors,
 )
+from logitsieve.client.huggingface_whisper import NoSpeech, first_timestamp  # noqa: E402
 
 K = 10
 SERVED = (
@@ -133,6 +136,10 @@ class Attachment:
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
         self._watch_last()
         self.model._get_logits_processor = self._processors
+        shared = self.model.config.is_encoder_decoder and not hasattr(self.model, "_reorder_cache")
+        if shared:
+            self.model._reorder_cache = _reordered
+        self.head.whole = True  # for what is asked before the search, as Whisper's language
         try:
             made = self._generate(*args, **kwargs)
             if self.head.drawing:
@@ -140,6 +147,8 @@ class Attachment:
             return made
         finally:
             del self.model._get_logits_processor
+            if shared:
+                del self.model._reorder_cache
             self.head.rest()
 
     def _processors(self, generation_config: GenerationConfig, **kwargs: Any) -> Any:
@@ -148,20 +157,28 @@ class Attachment:
             allowed = ", ".join(served.value for served in SERVED)
             raise InvalidRequest("generation_config", mode.value, allowed)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
+        unheard = [each for each in prepared if type(each) is WhisperNoSpeechDetection]
+        prepared = [each for each in prepared if type(each) is not WhisperNoSpeechDetection]
+        first = [NoSpeech(self.head, each) for each in unheard]
         editing = editing_processors(prepared, self._editors)
         best = count_of_best(prepared)
         if mode is GenerationMode.BEAM_SAMPLE and not best:  # needs all logits
             raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
         if mode is GenerationMode.SAMPLE and not best:
-            ours = DecoderDraws(self.head, editing, draw_options(prepared))
-            self.head.serve(generation_config, 0, drawing=True)
-            return LogitsProcessorList([ours])
+            drawn = DecoderDraws(self.head, editing, draw_options(prepared))
+            read = first_timestamp(editing) is not None
+            self.head.serve(generation_config, int(read), drawing=True)
+            return LogitsProcessorList([*first, drawn])
         self.head.serve(generation_config, max(_pairs(generation_config), best), drawing=False)
-        return LogitsProcessorList([KnownLogits(self.head, editing), *prepared])
+        if not editing:
+            return LogitsProcessorList([*first, *prepared])
+        end = 1 + max(at for at, each in enumerate(prepared) if each in editing)
+        known = KnownLogits(self.head, prepared[:end], editing)
+        return LogitsProcessorList([*first, known, *prepared[end:]])
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
-        if logits is None or self.head.hidden is None:
+        if logits is None or self.head.hidden is None or self.head.whole:
             return
         if not self.head.unchanged(logits):
             allowed = "a model whose logits are what its output layer returns"
@@ -204,6 +221,13 @@ def _pairs(config: GenerationConfig) -> int:
     """Return how many best ids of a row the choice depends on."""
     beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
     return max(2, 1 + (0 if ends is None else len(ends))) * beams if beams > 1 else 1
+
+
+def _reordered(cache: Any, beams: LongTensor) -> Any:
+    """Reorder a cache by `beams` [B], but for the keys and values that a text's beams share."""
+    decoded = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+    decoded.reorder_cache(beams)
+    return cache
 
 
 def _random_contexts(dim: int) -> Tensor:

@@ -52,14 +52,16 @@ class DecoderHead(nn.Module):
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
         self.drawing = self._last_only = self._unread = self._scored = False
+        self.whole = False  # compute all logits by the layer's own weights
+        self.kept = False  # `generate` returns the logits
 
     def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
-        """Answer the last position; the choice depends on `best` ids, unless `drawing`."""
+        """Answer the last position; the choice, or an edit before the draw, needs `best` ids."""
         self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
-        self._last_only, self.drawing = True, drawing
-        self._scored = bool(config.output_scores)
-        self._unread = drawing and not config.output_logits
+        self._last_only, self.drawing, self.whole = True, drawing, False
+        self._scored, self.kept = bool(config.output_scores), bool(config.output_logits)
+        self._unread = drawing and not (best or config.output_logits)
         beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
         # Warpers of a list leave no score outside it.
         read = config.output_logits or beams or (self._scored and not sampling)
@@ -67,10 +69,16 @@ class DecoderHead(nn.Module):
         if beams:  # an estimate would compare them wrongly
             self._log_z = self._target.get("normalizer") or "exact"
 
+    def ask_for(self, k: int) -> None:
+        """Answer the steps to come with `k` ids, or twice as many as without bans."""
+        self.k = max(self.k, min(k, 2 * max(self._least_k, self.enough), self.out_features))
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Map [..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden.requires_grad:
             raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
+        if self.whole:
+            return nn.functional.linear(hidden.to(self.weight), self.weight, self.bias)
         if self._last_only and hidden.dim() == 3:
             hidden = hidden[:, -1:]
         shape = *hidden.shape[:-1], self.out_features
@@ -147,17 +155,39 @@ class DecoderHead(nn.Module):
         best, logits, _ = self.topk(hidden.cpu(), count, constraints=Constraints(allowed=allowed))
         return best.to(ids.device), logits.to(ids.device)
 
-    def filled(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def computed_from(self, first: int) -> tuple[Tensor, Tensor]:
+        """Return all ids from `first` on and their logits for the last rows, [B, M].
+
+        By the layer's own weights: as many neighbouring rows cost less in one product.
+        """
+        assert self.last is not None
+        bias = None if self.bias is None else self.bias[first:]
+        hidden = self.last.hidden.to(self.weight)
+        logits = nn.functional.linear(hidden, self.weight[first:], bias).float()
+        ids = torch.arange(first, self.out_features, device=self.last.ids.device)
+        return ids.expand(logits.shape), logits.to(ids.device)
+
+    @property
+    def scored(self) -> bool:
+        """Whether the values of scores matter, besides their order."""
+        return self._scored and self._log_z is not None
+
+    def filled(self, top: LastAnswer, *more: tuple[Tensor, Tensor]) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
         The other ids have the log of their mean mass, at most the last logit of `top`.
         """
         shape = len(top.ids), self.out_features
         full = torch.full(shape, -torch.inf, device=top.ids.device)
-        if top.log_z is not None:
-            full.copy_(self._mean(top, more)[:, None].expand_as(full))
-        full.scatter_(1, top.ids, top.logits)
-        return full if more is None else full.scatter_(1, *more)
+        if not more and top.log_z is not None:
+            others = shape[1] - top.ids.shape[1]
+            full.copy_(self._mean(top, top.logits, others)[:, None].expand_as(full))
+        for ids, logits in ((top.ids, top.logits), *more):
+            full.scatter_(1, ids, logits)
+        if more and top.log_z is not None:
+            unknown = full == -torch.inf
+            full = full.where(~unknown, self._mean(top, full, unknown.sum(1))[:, None])
+        return full
 
     def complete(self, scores: Sequence[Tensor]) -> None:
         """Spread the remaining probability over the other ids of each row of `scores`."""
@@ -166,14 +196,9 @@ class DecoderHead(nn.Module):
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))
             step.copy_(torch.where(step == -torch.inf, rest, step))
 
-    def _mean(self, top: LastAnswer, more: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _mean(self, top: LastAnswer, known: Tensor, others: Tensor | int) -> Tensor:
         assert top.log_z is not None
         log_z = top.log_z.double()
-        known = (top.logits.double() - log_z[:, None]).exp().sum(1)
-        unknown = torch.full_like(known, self.out_features - top.ids.shape[1])
-        if more is not None:
-            new = ~(more[0][:, :, None] == top.ids[:, None]).any(2)
-            known += (more[1].double() - log_z[:, None]).exp().mul(new).sum(1)
-            unknown -= new.sum(1)
-        missing = (1 - known).clamp(min=0) / unknown.clamp(min=1)
+        missing = (1 - (known.double() - log_z[:, None]).exp().sum(1)).clamp(min=0)
+        missing /= torch.as_tensor(others).clamp(min=1)
         return torch.minimum(log_z + missing.log(), top.logits[:, -1].double()).float()

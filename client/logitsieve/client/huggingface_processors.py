@@ -1,8 +1,9 @@
-"""Logits processors before `generate`'s own, or instead of them if it samples.
+"""Logits processors that call `generate`'s own, or draw instead of them.
 
 Processors that edit single ids read only `input_ids`, so a row of ones shows which: KnownLogits
-finds their logits, DecoderDraws turns edits into constraints. Warpers read a row: if the first
-leaves K ids, K exact logits suffice; otherwise the decoder draws.
+finds their logits, DecoderDraws turns edits into constraints. Bans need no logits if enough of the
+best ids are left. Warpers read a row: if the first leaves K ids, K exact logits suffice; otherwise
+the decoder draws.
 
 Shape letters: B rows, V vocabulary, K ids with known logits.
 """
@@ -21,6 +22,7 @@ from logitsieve.api.constraints import Constraints, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import SampleOptions
 from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
+from logitsieve.client.huggingface_whisper import first_timestamp, without_mass
 
 PENALTIES = (
     theirs.RepetitionPenaltyLogitsProcessor,
@@ -35,6 +37,7 @@ BANS: tuple[type[LogitsProcessor], ...] = (
     theirs.PrefixConstrainedLogitsProcessor,
     theirs.SuppressTokensLogitsProcessor,
     theirs.SuppressTokensAtBeginLogitsProcessor,
+    theirs.WhisperTimeStampLogitsProcessor,
 )
 EDITORS: tuple[type[LogitsProcessor], ...] = (
     *PENALTIES,
@@ -130,39 +133,104 @@ def _refuse_variant(processor: Any, setting: str) -> None:
 
 
 class KnownLogits(LogitsProcessor):
-    """Finds the logits of edited ids, and of the best others."""
+    """Runs `processors`, of which `editing` edit single ids, over the logits that they need."""
 
-    def __init__(self, head: DecoderHead, editing: Sequence[LogitsProcessor]) -> None:
-        self._head, self._editing = head, editing
+    def __init__(
+        self,
+        head: DecoderHead,
+        processors: Sequence[LogitsProcessor],
+        editing: Sequence[LogitsProcessor],
+    ) -> None:
+        self._head, self._processors = head, [_quick(each) for each in processors]
+        self._editing = [_quick(without_mass(each)) for each in editing]
+        self._bans = all(type(each) in BANS for each in editing)
+        self._first = first_timestamp(editing)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Complete `scores` [B, V]: logits, or for beams log-probabilities."""
-        if not self._editing:
-            return scores
+        """Edit `scores` [B, V]: logits, or for beams log-probabilities."""
         last = self._head.last
         assert last is not None
+        assert len(last.ids) == len(scores)
+        read = None if self._first is None else self._head.computed_from(self._first)
+        if self._bans and not self._head.scored:
+            edited = self._banned(last, input_ids, scores, read)
+            if edited is not None:
+                return edited
         after = _edited(self._editing, input_ids, torch.ones_like(scores)).to(last.ids.device)
         touched = after != 1
-        assert len(last.ids) == len(scores)
-        if not touched.any():
-            return scores
+        if read is None and not touched.any():
+            return _edited(self._processors, input_ids, scores)
         log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
-        full = self._known(last, touched, after == -torch.inf)
-        return (full + log_softmax).to(scores.device)
+        full = self._known(last, touched, after == -torch.inf, read) + log_softmax
+        return _edited(self._processors, input_ids, full.to(scores.device))
 
-    def _known(self, last: LastAnswer, touched: Tensor, dead: Tensor) -> Tensor:
-        asked = touched & ~dead
+    def _banned(
+        self,
+        last: LastAnswer,
+        input_ids: LongTensor,
+        scores: Tensor,
+        read: tuple[Tensor, Tensor] | None,
+    ) -> Tensor | None:
+        """Edit `scores`, if the best ids of `last` and those of `read` decide what is left."""
+        ids, logits = last.ids.to(scores.device), last.logits.to(scores.device)
+        log_softmax = scores.gather(1, ids[:, :1]) - logits[:, :1]
+        if read is not None:
+            given = read[1].to(scores.device) + log_softmax
+            scores = torch.cat([scores[:, : self._first], given], 1)
+        edited = _edited(self._processors, input_ids, scores)
+        enough = (edited.gather(1, ids) != -torch.inf).sum(1) >= self._head.enough
+        if read is not None:
+            # Text outside of `last` is below its last logit, so it would have been forbidden too.
+            above = edited[:, self._first :].logsumexp(1) > (logits[:, -1:] + log_softmax)[:, 0]
+            enough = torch.where(edited[:, : self._first].amax(1) == -torch.inf, above, enough)
+        return edited if enough.all() else None
+
+    def _known(
+        self, last: LastAnswer, touched: Tensor, dead: Tensor, read: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        # The other ids' mean is right if the dead ones are not among them.
+        asked = touched.clone() if self._head.scored else touched & ~dead
+        if read is not None:
+            touched[:, self._first :], asked[:, self._first :] = True, False
         free = (~touched).sum(1)
         few = free <= touched.shape[1] // 2
         asked |= ~touched & few[:, None]
         needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
+        if read is not None and self._bans:  # no text is left if timestamps are above all
+            alive = read[1].masked_fill(dead[:, self._first :], -torch.inf)
+            needed = torch.where(alive.logsumexp(1) > last.logits[:, 0], 0, needed)
         top = last
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
             k = min(2 * top.ids.shape[1], touched.shape[1])
+            self._head.ask_for(k)
             ids, logits, _ = self._head.topk(last.hidden, k)
             top = last._replace(ids=ids, logits=logits)
-        more = self._head.logits(last.hidden, asked) if asked.any() else None
-        return self._head.filled(top, more)
+        more = [read] if read is not None else []
+        if asked.any():
+            more.append(self._head.logits(last.hidden, asked))
+        return self._head.filled(top, *more)
+
+
+class Banned(LogitsProcessor):
+    """Bans ids at each step, or at one; Transformers' own looks for them among all V."""
+
+    def __init__(self, ids: Tensor, at: int | None) -> None:
+        self._ids, self._at = ids, at
+
+    def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
+        """Ban the ids that the vocabulary has."""
+        if self._at not in (None, input_ids.shape[-1]):
+            return scores
+        ids = self._ids[(self._ids >= 0) & (self._ids < scores.shape[1])]
+        return scores.index_fill(1, ids.to(scores.device), -torch.inf)
+
+
+def _quick(processor: Any) -> LogitsProcessor:
+    if type(processor) is theirs.SuppressTokensLogitsProcessor:
+        return Banned(processor.suppress_tokens, None)
+    if type(processor) is theirs.SuppressTokensAtBeginLogitsProcessor:
+        return Banned(processor.begin_suppress_tokens, processor.begin_index)
+    return cast("LogitsProcessor", processor)
 
 
 class DecoderDraws(LogitsProcessor):
@@ -171,18 +239,21 @@ class DecoderDraws(LogitsProcessor):
     def __init__(
         self, head: DecoderHead, editing: Sequence[LogitsProcessor], options: SampleOptions
     ) -> None:
-        self._head, self._editing, self._options = head, editing, options
+        self._head, self._options = head, options
+        self._editing = [_quick(without_mass(each)) for each in editing]
         valued: list[Any] = [each for each in editing if type(each) not in BANS]
         # Set if only a penalty changes logits of allowed ids.
         lone = len(valued) == 1 and type(valued[0]) in PENALTIES
         self._penalty: float | None = valued[0].penalty if lone else None
+        self._first = first_timestamp(editing)
+        self._known = KnownLogits(head, editing, editing)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
         """Return log-probabilities [B, V], -inf for ids not drawn; read `scores` gain logits."""
         head = self._head
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)
-        if head.last is not None:  # `generate` keeps `scores` as logits
+        if head.kept and head.last is not None:  # `generate` keeps `scores` as logits
             more = head.listed(head.last.hidden, ids)
             scores.copy_(head.filled(head.last, more))
         full = torch.full_like(scores, -torch.inf)
@@ -192,6 +263,9 @@ class DecoderDraws(LogitsProcessor):
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
         after = _edited(self._editing, input_ids, torch.ones_like(scores))
         dead = after == -torch.inf
+        if self._first is not None:
+            text = self._known(input_ids, scores)[:, : self._first]
+            dead[:, : self._first] |= (text == -torch.inf).all(1, keepdim=True)
         asked = (after != 1) & ~dead
         sets: dict[str, Any] = {}
         if 2 * int(dead.sum()) > dead.numel():
