@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 45_505,
-    "lines of core/": 19_250,
+    "lines of source": 45_525,
+    "lines of core/": 19_270,
     "lines of tests/": 45_710,
     "lines of benchmarks/": 7_214,
 }

@@ -159,19 +159,36 @@ def base_bounds(scales, bias, query, sums):
 
 @inline
 def store_bases(sketch, coded, query, group, end, threshold):
-    """Store `base_of` four groups before `end`, for `base_at`; not while rows are refined.
+    """Return a bit for each row of four groups before `end` with a bound that reaches `threshold`.
 
-    Returns a bit for each of their rows whose bound by level 0 reaches the threshold.
+    Bounds are by level 0. If one does, stores `base_of` the groups, for `base_at`; not while rows
+    are refined.
     """
-    places, sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
-    reached = 0
-    for i in range(FOUR):
-        base = base_of(sketch, query, places[i], sums[i])
-        store(coded.biases, 2 * LANES * i, base[0])
-        store(coded.biases, 2 * LANES * i + LANES, base[1])
-        upper = uppers_by_lengths(sketch, query.levels, base, places[i])
-        reached |= lanes_not_below(upper, threshold) << LANES * i
+    (g0, g1, g2, g3), sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
+    b0, b1 = base_of(sketch, query, g0, sums[0]), base_of(sketch, query, g1, sums[1])
+    b2, b3 = base_of(sketch, query, g2, sums[2]), base_of(sketch, query, g3, sums[3])
+    reached = _reached(sketch, query, b0, g0, threshold)
+    reached |= _reached(sketch, query, b1, g1, threshold) << LANES
+    reached |= _reached(sketch, query, b2, g2, threshold) << 2 * LANES
+    reached |= _reached(sketch, query, b3, g3, threshold) << 3 * LANES
+    if reached != 0:
+        _store_base(coded, 0, b0)
+        _store_base(coded, 1, b1)
+        _store_base(coded, 2, b2)
+        _store_base(coded, 3, b3)
     return reached
+
+
+@inline
+def _reached(sketch, query, base, group, threshold):
+    upper = uppers_by_lengths(sketch, query.levels, base, group)
+    return lanes_not_below(upper, threshold)
+
+
+@inline
+def _store_base(coded, i, base):
+    store(coded.biases, 2 * LANES * i, base[0])
+    store(coded.biases, 2 * LANES * i + LANES, base[1])
 
 
 @inline
