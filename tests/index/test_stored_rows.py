@@ -39,7 +39,7 @@ EVERY_KIND = pytest.mark.parametrize(
 EVERY_BLOCK = pytest.mark.parametrize("kind", BLOCKS)
 V, D = 1100, 256
 HIDDEN = make_hidden(70, D, scale=0.2)
-ROWS = (1, 3, 6, 70)  # of a request: alone, beside others, in fours
+ROWS = (1, 2, 3, 5, 70)  # of a request: alone, sharing loads, beside fours, in two blocks
 FILE = "softmax.safetensors"
 
 Pair = tuple[Index, Index]

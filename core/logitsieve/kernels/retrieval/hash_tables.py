@@ -13,7 +13,8 @@ import numpy as np
 
 from logitsieve.api.results import Int32
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, row_of
+from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, row_of
+from logitsieve.kernels.simd.lanes import sixteen_floats
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
 VECTORS_AT_ONCE = 16  # sharing one pass over the planes
@@ -23,24 +24,19 @@ LARGEST_BITS = 16
 @inline
 def sides_of(vectors, rows, planes, shifts, count, dim, sides):
     """sides[row, j] = plane_j . vector + shift_j, for float32 vectors [rows, D], planes [J, D]."""
+    sums = sixteen_floats()
     for j in range(0, count, 4):
         places = four_from(j, count)
         p0, p1, p2, p3 = places[0] * dim, places[1] * dim, places[2] * dim, places[3] * dim
-        fours = rows // 4 * 4
-        for row in range(0, fours, 4):
-            first = row * dim
-            dots = dots_4x4(
+        for row in range(0, rows, 4):
+            h0, h1, h2, h3, few = four_of(row, rows)
+            few_dots(
                 planes, p0, p1, p2, p3,
-                vectors, first, first + dim, first + 2 * dim, first + 3 * dim, dim,
+                vectors, h0 * dim, h1 * dim, h2 * dim, h3 * dim, few, dim, sums,
             )  # fmt: skip
-            for i in range(min(4, count - j)):
-                of_plane = (dots[0], dots[1], dots[2], dots[3])[i]
-                for r in range(4):
-                    sides[(row + r) * count + j + i] = of_plane[r] + shifts[j + i]
-        for row in range(fours, rows):
-            dots = dots_1x4(planes, p0, p1, p2, p3, row_of(vectors, row, dim), dim)
-            for i in range(min(4, count - j)):
-                sides[row * count + j + i] = dots[i] + shifts[j + i]
+            for r in range(few):
+                for i in range(min(4, count - j)):
+                    sides[(row + r) * count + j + i] = sums[4 * r + i] + shifts[j + i]
 
 
 @inline

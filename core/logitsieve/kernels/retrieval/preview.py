@@ -14,14 +14,22 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, kernel
-from logitsieve.kernels.simd.dots import dots_1x4, four_from, outer, row_of
-from logitsieve.kernels.simd.lanes import LANES, load, load_first, multiply_add, splat32, store
+from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    add_outer,
+    load,
+    load_first,
+    multiply_add,
+    splat32,
+    store,
+)
 from logitsieve.kernels.simd.masks import first_lanes, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import TILE_BYTES
 from logitsieve.kernels.topk.queries import at_once
 
 SCORES_AT_ONCE = 4 * LANES
+SHARED_BYTES = 32 * 1024  # of columns, reused from the L1 cache by every four queries
 MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign
 
 # Pointers to columns float32 [G, R, 16] and bias float32 [V].
@@ -116,13 +124,15 @@ def _score_four(preview, groups, turned, scores):
     s2, s3 = _biases(preview, groups[2]), _biases(preview, groups[3])
     t0, t1, t2, t3 = (s0, s0, s0, s0), (s1, s1, s1, s1), (s2, s2, s2, s2), (s3, s3, s3, s3)
     for r in range(width):
-        x0, x1 = splat32(turned[r]), splat32(turned[width + r])
-        x2, x3 = splat32(turned[2 * width + r]), splat32(turned[3 * width + r])
+        xs = (
+            splat32(turned[r]), splat32(turned[width + r]), splat32(turned[2 * width + r]),
+            splat32(turned[3 * width + r]),
+        )  # fmt: skip
         place = r * LANES
-        t0 = outer(load(columns, i + place), x0, x1, x2, x3, t0)
-        t1 = outer(load(columns, j + place), x0, x1, x2, x3, t1)
-        t2 = outer(load(columns, k + place), x0, x1, x2, x3, t2)
-        t3 = outer(load(columns, m + place), x0, x1, x2, x3, t3)
+        t0 = add_outer((load(columns, i + place),), xs, t0)
+        t1 = add_outer((load(columns, j + place),), xs, t1)
+        t2 = add_outer((load(columns, k + place),), xs, t2)
+        t3 = add_outer((load(columns, m + place),), xs, t3)
     _store_four(scores, t0)
     _store_four(shift(scores, LANES), t1)
     _store_four(shift(scores, 2 * LANES), t2)
@@ -147,7 +157,7 @@ def _turn(basis, hidden, width, dim, turned):
 @inline
 def _scan(preview, best, turned, scores, count):
     groups, width = (preview.rows + LANES - 1) // LANES, preview.width
-    shared = max(4, TILE_BYTES // (4 * LANES * width) // 4 * 4)
+    shared = max(4, SHARED_BYTES // (4 * LANES * width) // 4 * 4)
     tile = groups if count < 8 else shared
     fours = count // 4 * 4
     for first in range(0, groups, tile):

@@ -8,14 +8,13 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import CFunction, emits, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
 from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
 from logitsieve.kernels.rows.stored_types import FLOAT16, Halves, floats_of_bfloats
-from logitsieve.kernels.simd.dots import dot64, dots_1x4
+from logitsieve.kernels.simd.dots import dot64, few_dots
 from logitsieve.kernels.simd.lanes import (
     INT32,
     LANES,
@@ -42,7 +41,7 @@ STORED_TYPES: dict[str, StoredType] = {
 # codes, too; COSTLY ones take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)
-_PLACES, _FOUR = [types.int64] * 4, types.UniTuple(types.float32, 4)
+_PLACES = [types.int64] * 4
 
 
 @emits(lambda start, *_: types.void(start, types.intp, types.intp, LANES32))
@@ -62,8 +61,8 @@ def decode(stored, count, values):
     return count
 
 
-def dots(stored, i, j, k, m, h, dim, sums):
-    sums[0], sums[1], sums[2], sums[3] = dots_1x4(stored, i, j, k, m, h, dim)
+def dots(stored, i, j, k, m, hidden, h0, h1, h2, h3, count, dim, sums):
+    few_dots(stored, i, j, k, m, hidden, h0, h1, h2, h3, count, dim, sums)
     return dim
 
 
@@ -75,17 +74,17 @@ def _pointers(*kinds):
 def functions_of(kind: str) -> tuple[CFunction, ...]:
     stored, floats, doubles = _pointers(STORED_TYPES[kind], types.float32, types.float64)
     size = types.int64
-    multiplies = size(stored, *_PLACES, floats, size, floats)
+    coded = size(stored, *_PLACES, floats, size, floats)
     functions = [
         CFunction(decode, size(stored, size, floats)),
         CFunction(dot64.py_func, types.float64(stored, doubles, size)),
-        CFunction(dots, multiplies),
+        CFunction(dots, size(stored, *_PLACES, floats, *_PLACES, size, size, floats)),
     ]
     if kind in READERS:
         [magnitudes] = _pointers(Blocks(kind, magnitudes=True))
         functions.append(CFunction(decode, size(magnitudes, size, floats)))
         fours = size(stored, size, floats, floats, *_PLACES, floats, size)
-        functions += [CFunction(coded_dots, multiplies), CFunction(coded_fours, fours)]
+        functions += [CFunction(coded_dots, coded), CFunction(coded_fours, fours)]
     return tuple(functions)
 
 
@@ -115,11 +114,23 @@ def call_dot(builder, address, row, h64, dim):
     return _call(builder, address, ir.DoubleType(), [row, h64, dim])
 
 
-@emits(lambda _, stored, *others: _FOUR(types.int64, stored, *_PLACES, others[4], types.int64))
-def call_dots(builder, address, stored, i, j, k, m, h, dim):
-    sums = cgutils.alloca_once(builder, ir.FloatType(), 4)
-    _call(builder, address, ir.IntType(64), [stored, i, j, k, m, h, dim, sums])
-    return [builder.load(cgutils.gep_inbounds(builder, sums, place)) for place in range(4)]
+@emits(
+    lambda _, stored, *others: types.int64(
+        types.int64, stored, *_PLACES, others[4], *_PLACES, types.int64, types.int64, others[4]
+    )
+)
+def call_dots(builder, address, stored, i, j, k, m, hidden, h0, h1, h2, h3, count, dim, sums):
+    arguments = [stored, i, j, k, m, hidden, h0, h1, h2, h3, count, dim, sums]
+    return _call(builder, address, ir.IntType(64), arguments)
+
+
+@emits(
+    lambda _, stored, *others: types.int64(
+        types.int64, stored, *_PLACES, others[4], types.int64, others[4]
+    )
+)
+def call_coded_dots(builder, address, stored, i, j, k, m, codes, dim, sums):
+    return _call(builder, address, ir.IntType(64), [stored, i, j, k, m, codes, dim, sums])
 
 
 @emits(

@@ -21,10 +21,15 @@ from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, pad_lanes, padd
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load, pair_sum, zeros64
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.topk.descriptor import as_floats, matrix_at, tile_size, widen_hidden
+from logitsieve.kernels.topk.descriptor import (
+    as_floats,
+    matrix_at,
+    shared_rows,
+    tile_size,
+    widen_hidden,
+)
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import CHUNK, at_once
-from logitsieve.kernels.topk.scan import tile_rows
 
 SPREAD, STEP, TINY = 2.0**-41, 2.0**-51, 2.0**-1000
 LOG_ERROR = 2.0**-51  # of a log1p
@@ -77,7 +82,8 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
 
 @inline_once
 def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
-    dim, tile = matrix.dim, tile_rows(matrix, count if matrix.kind == F32 else 2)
+    dim, alone = matrix.dim, count == 1 and matrix.kind == F32
+    tile = CHUNK if alone else shared_rows(matrix)
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
         floats, half = as_floats(matrix, start_row, end, decoded), (end - start_row + 1) // 2

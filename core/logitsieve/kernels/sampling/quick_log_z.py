@@ -14,7 +14,7 @@ from math import exp, expm1, log
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
-from logitsieve.kernels.simd.dots import pad_lanes, padded, row_of
+from logitsieve.kernels.simd.dots import four_of, pad_lanes, padded, row_of
 from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
@@ -25,30 +25,16 @@ from logitsieve.kernels.topk.descriptor import (
     by_values,
     exact_logit,
     matrix_at,
+    shared_rows,
     slack_at,
     tile_size,
 )
 from logitsieve.kernels.topk.heap import sort_best_first
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
-from logitsieve.kernels.topk.queries import (
-    CHUNK,
-    NORM,
-    at_once,
-    begin_block,
-    operand_of,
-    query_size,
-)
+from logitsieve.kernels.topk.queries import CHUNK, NORM, at_once, begin_block, query_size
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
-from logitsieve.kernels.topk.scan import (
-    ALONE_CHUNK,
-    LEAST_FOURS,
-    UNLISTED,
-    decide_above,
-    fill_four,
-    fill_one,
-    tile_rows,
-)
+from logitsieve.kernels.topk.scan import ALONE_CHUNK, UNLISTED, decide_above, decodes, fill
 
 # HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
 # e^MOST. GROWTH: e^x - 1 for the error x of an exponent. Logits are scaled. NEXT: the index of
@@ -125,18 +111,22 @@ def _begin(sum_, slack):
 
 @inline_once
 def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
-    tile, dim, chunk = tile_rows(matrix, count), matrix.dim, CHUNK
-    decoded = np.empty(tile_size(matrix), np.float32)
-    if count >= 4 * LEAST_FOURS:
-        tile //= 2  # leave L1 cache for prefetched rows
-    if count == 1:
-        tile = chunk = ALONE_CHUNK
+    decoding, tile = decodes(matrix, count), shared_rows(matrix)
+    decoded = np.empty(tile_size(matrix) if decoding else 0, np.float32)
+    chunk = ALONE_CHUNK if count == 1 else CHUNK
+    if count <= 4:
+        tile = chunk
     for first in range(0, matrix.rows, chunk):
         last = min(first + chunk, matrix.rows)
         for start in range(first, last, tile):
             stop = min(start + tile, last)
-            floats = as_floats(matrix, start, stop, pointer(decoded)) if count > 1 else matrix
-            _fill(floats, queries, count, start, stop, shift(logits, start - first))
+            floats = as_floats(matrix, start, stop, pointer(decoded)) if decoding else matrix
+            for q in range(0, count, 4):
+                q0, q1, q2, q3, few = four_of(q, count)
+                fill(
+                    floats, UNLISTED, queries.kept, start, stop, queries, q0, q1, q2, q3, few,
+                    shift(logits, q * CHUNK + start - first),
+                )  # fmt: skip
         for q in range(count):
             chunk_logits = row_of(logits, q, CHUNK)
             pad_lanes(chunk_logits, last - first)
@@ -144,7 +134,7 @@ def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
                 decide_above(
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q
                 )
-            wide, sum_ = row_of(queries.wide, q, padded(dim)), row_of(sums, q, STATE)
+            wide, sum_ = row_of(queries.wide, q, padded(matrix.dim)), row_of(sums, q, STATE)
             while sum_[NEXT] < ends[q] and edited[int(sum_[NEXT])] < last:
                 chunk_logits[edited[int(sum_[NEXT])] - first] = -np.inf
                 sum_[NEXT] += 1.0
@@ -152,21 +142,6 @@ def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
                 part_logits, end = shift(chunk_logits, part - first), min(part + CHUNK, last)
                 _add(matrix, wide, scale, sum_, part_logits, part, end)
     keep_alive(decoded)
-
-
-@inline
-def _fill(matrix, queries, count, first, last, logits):
-    fours = count // 4 * 4
-    ids = queries.kept  # unused, but of the right type
-    for q in range(0, fours, 4):
-        chunk_logits = row_of(logits, q, CHUNK)
-        fill_four(
-            matrix, UNLISTED, ids, first, last, queries, q, q + 1, q + 2, q + 3, fours // 4,
-            chunk_logits,
-        )  # fmt: skip
-    for q in range(fours, count):
-        operand = operand_of(matrix, queries, q)
-        fill_one(matrix, False, ids, first, last, operand, row_of(logits, q, CHUNK))
 
 
 @inline

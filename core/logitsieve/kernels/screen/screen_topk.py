@@ -18,7 +18,7 @@ from logitsieve.kernels.screen.route import (
     SKETCH,
     route_queries,
 )
-from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.dots import four_of, padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
     as_float64,
@@ -51,7 +51,7 @@ from logitsieve.kernels.topk.queries import (
     widen_queries,
     write_answers,
 )
-from logitsieve.kernels.topk.scan import ALONE, LISTED, scan_four, scan_one
+from logitsieve.kernels.topk.scan import LISTED, scan, scan_one
 
 ClusterLists = namedtuple("ClusterLists", "offsets ids")
 
@@ -122,13 +122,15 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
     for cluster in range(clusters):
         end = np.int64(ends[cluster])
         first, last = ends_of(lists, cluster)
-        fours = begin + (end - begin) // 4 * 4
-        for i in range(begin, fours, 4):
-            q0, q1 = np.int64(order[i]), np.int64(order[i + 1])
-            q2, q3 = np.int64(order[i + 2]), np.int64(order[i + 3])
-            scan_four(matrix, LISTED, lists.ids, first, last, queries, q0, q1, q2, q3, ALONE)
-        for i in range(fours, end):
-            scan_one(matrix, LISTED, lists.ids, first, last, queries, np.int64(order[i]))
+        for i in range(begin, end, 4):
+            i0, i1, i2, i3, few = four_of(i, end)
+            q0, q1, q2, q3 = (
+                np.int64(order[i0]),
+                np.int64(order[i1]),
+                np.int64(order[i2]),
+                np.int64(order[i3]),
+            )
+            scan(matrix, LISTED, lists.ids, first, last, queries, q0, q1, q2, q3, few)
         begin = end
 
 

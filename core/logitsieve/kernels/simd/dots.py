@@ -10,16 +10,19 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import (
     AVX512,
     LANES,
+    add_outer,
+    lane_sums,
     load,
+    load_each,
     load_first,
+    load_first_each,
     multiply_add,
+    outer_zeros,
     pair_sum,
     pair_sums_of_four,
-    splat_like,
     store,
-    sums_of_four,
+    store_each,
     widen,
-    zeros32,
     zeros64,
 )
 from logitsieve.kernels.simd.pointers import shift
@@ -90,100 +93,54 @@ def dots64_2x1(W, other_W, h, dim):
 
 
 @inline
+def dots(W, rows, H, hidden, dim):
+    """float32 dots of rows of W at offsets `rows` with those of H at `hidden`, both tuples.
+
+    Those with the first row of H come first. All sums stay in registers, so that values loaded are
+    used several times. The same bits on every CPU and for tuples of any sizes.
+    """
+    totals, end = outer_zeros(H, rows, hidden), dim - dim % LANES
+    for d in range(0, end, LANES):
+        totals = add_outer(load_each(W, rows, d), load_each(H, hidden, d), totals)
+    if end < dim:
+        w = load_first_each(W, rows, end, dim - end)
+        totals = add_outer(w, load_first_each(H, hidden, end, dim - end), totals)
+    return lane_sums(totals)
+
+
+@inline
 def dots_1x4(W, i, j, k, m, h, dim):
-    zero = splat_like(h, 0.0)
-    s0, s1, s2, s3 = zero, zero, zero, zero
-    end = dim - dim % LANES
-    for d in range(0, end, LANES):
-        x = load(h, d)
-        s0 = multiply_add(load(W, i + d), x, s0)
-        s1 = multiply_add(load(W, j + d), x, s1)
-        s2 = multiply_add(load(W, k + d), x, s2)
-        s3 = multiply_add(load(W, m + d), x, s3)
-    if end < dim:
-        n = dim - end
-        x = load_first(h, end, n)
-        s0 = multiply_add(load_first(W, i + end, n), x, s0)
-        s1 = multiply_add(load_first(W, j + end, n), x, s1)
-        s2 = multiply_add(load_first(W, k + end, n), x, s2)
-        s3 = multiply_add(load_first(W, m + end, n), x, s3)
-    return sums_of_four(s0, s1, s2, s3)
+    return dots(W, (i, j, k, m), h, (0,), dim)
 
 
 @inline
-def outer(w, x0, x1, x2, x3, totals):
-    return (
-        multiply_add(w, x0, totals[0]),
-        multiply_add(w, x1, totals[1]),
-        multiply_add(w, x2, totals[2]),
-        multiply_add(w, x3, totals[3]),
-    )
+def dots_at_once(W, i, j, k, m, H, h0, h1, h2, h3, count, dim, sums):
+    rows = i, j, k, m
+    if count == 1:
+        store_each(sums, dots(W, rows, H, (h0,), dim))
+    elif count == 2:
+        store_each(sums, dots(W, rows, H, (h0, h1), dim))
+    elif count == 3:
+        store_each(sums, dots(W, rows, H, (h0, h1, h2), dim))
+    else:
+        store_each(sums, dots(W, rows, H, (h0, h1, h2, h3), dim))
 
 
 @inline
-def dots_4x4_at_once(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    """Keep sixteen sums in registers: each value loaded is used four times."""
-    s0 = (zeros32(), zeros32(), zeros32(), zeros32())
-    s1, s2, s3 = s0, s0, s0
-    end = dim - dim % LANES
-    for d in range(0, end, LANES):
-        x0, x1, x2, x3 = load(H, r0 + d), load(H, r1 + d), load(H, r2 + d), load(H, r3 + d)
-        s0 = outer(load(W, i + d), x0, x1, x2, x3, s0)
-        s1 = outer(load(W, j + d), x0, x1, x2, x3, s1)
-        s2 = outer(load(W, k + d), x0, x1, x2, x3, s2)
-        s3 = outer(load(W, m + d), x0, x1, x2, x3, s3)
-    if end < dim:
-        n = dim - end
-        x0, x1 = load_first(H, r0 + end, n), load_first(H, r1 + end, n)
-        x2, x3 = load_first(H, r2 + end, n), load_first(H, r3 + end, n)
-        s0 = outer(load_first(W, i + end, n), x0, x1, x2, x3, s0)
-        s1 = outer(load_first(W, j + end, n), x0, x1, x2, x3, s1)
-        s2 = outer(load_first(W, k + end, n), x0, x1, x2, x3, s2)
-        s3 = outer(load_first(W, m + end, n), x0, x1, x2, x3, s3)
-    return (
-        sums_of_four(s0[0], s0[1], s0[2], s0[3]),
-        sums_of_four(s1[0], s1[1], s1[2], s1[3]),
-        sums_of_four(s2[0], s2[1], s2[2], s2[3]),
-        sums_of_four(s3[0], s3[1], s3[2], s3[3]),
-    )
+def dots_in_parts(W, i, j, k, m, H, h0, h1, h2, h3, count, dim, sums):
+    """Like `dots_at_once` with half the registers."""
+    if count % 2:
+        last = (h0, h0, h2)[count - 1]
+        store_each(shift(sums, 4 * (count - 1)), dots(W, (i, j, k, m), H, (last,), dim))
+    for q in range(0, count - 1, 2):
+        pair = (h0, h2)[q // 2], (h1, h3)[q // 2]
+        upper, lower = dots(W, (i, j), H, pair, dim), dots(W, (k, m), H, pair, dim)
+        store_each(shift(sums, 4 * q), (upper[0], upper[1], lower[0], lower[1]))
+        store_each(shift(sums, 4 * q + 4), (upper[2], upper[3], lower[2], lower[3]))
 
 
-@inline
-def dots_4x4_in_quarters(W, i, j, k, m, H, r0, r1, r2, r3, dim):
-    upper = _dots_2x2(W, i, j, H, r0, r1, dim)
-    upper_right = _dots_2x2(W, i, j, H, r2, r3, dim)
-    lower = _dots_2x2(W, k, m, H, r0, r1, dim)
-    lower_right = _dots_2x2(W, k, m, H, r2, r3, dim)
-    return (
-        (upper[0], upper[1], upper_right[0], upper_right[1]),
-        (upper[2], upper[3], upper_right[2], upper_right[3]),
-        (lower[0], lower[1], lower_right[0], lower_right[1]),
-        (lower[2], lower[3], lower_right[2], lower_right[3]),
-    )
-
-
-@inline
-def _dots_2x2(W, i, j, H, r0, r1, dim):
-    s0, s1, s2, s3 = zeros32(), zeros32(), zeros32(), zeros32()
-    end = dim - dim % LANES
-    for d in range(0, end, LANES):
-        x0, x1, w0, w1 = load(H, r0 + d), load(H, r1 + d), load(W, i + d), load(W, j + d)
-        s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
-        s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
-    if end < dim:
-        n = dim - end
-        x0, x1 = load_first(H, r0 + end, n), load_first(H, r1 + end, n)
-        w0, w1 = load_first(W, i + end, n), load_first(W, j + end, n)
-        s0, s1 = multiply_add(w0, x0, s0), multiply_add(w0, x1, s1)
-        s2, s3 = multiply_add(w1, x0, s2), multiply_add(w1, x1, s3)
-    return sums_of_four(s0, s1, s2, s3)
-
-
-dots_4x4 = dots_4x4_at_once if AVX512 else dots_4x4_in_quarters
-"""float32 dots of the rows of H at offsets r0 .. r3 with the rows of W at i, j, k, m.
-
-Four tuples, one for each row of W, of the four rows of H; the same bits on every CPU.
-"""
+few_dots = dots_at_once if AVX512 else dots_in_parts
+"""sums[4 q : 4 q + 4] = float32 dots of four rows of W with row q of `count` in 1 .. 4 of H."""
 
 
 @inline
@@ -211,3 +168,16 @@ def row_of(start, row, dim):
 def four_from(i, last, delta=1):
     """Four places from i on, `apart` from each other; from `last` on, the one before it."""
     return i, min(i + delta, last - 1), min(i + 2 * delta, last - 1), min(i + 3 * delta, last - 1)
+
+
+@inline
+def four_of(place, end):
+    """Four places from `place` on, the last one again from `end` on, and how many differ."""
+    last = end - 1
+    return (
+        place,
+        min(place + 1, last),
+        min(place + 2, last),
+        min(place + 3, last),
+        min(4, end - place),
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import config
+from numba.core import cgutils, config
 from numba.core.codegen import get_host_cpu_features
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, models, register_model
@@ -178,13 +178,17 @@ def _floats_at(builder, start, offset):
     return address, 4 if element == ir.FloatType() else 8
 
 
+def _emit_load(builder, kind, start, offset):
+    if isinstance(kind, StoredType):
+        return kind.emit_load(builder, start, offset)
+    address, size = _floats_at(builder, start, offset)
+    return builder.load(address, align=size)
+
+
 @intrinsic
 def load(typing_context, start, offset):
     def codegen(context, builder, signature, arguments):
-        if isinstance(start.dtype, StoredType):
-            return start.dtype.emit_load(builder, *arguments)
-        address, size = _floats_at(builder, *arguments)
-        return builder.load(address, align=size)
+        return _emit_load(builder, start.dtype, *arguments)
 
     return _LANES_OF.get(start.dtype, LANES32)(start, types.intp), codegen
 
@@ -195,18 +199,47 @@ def masked_load(builder, address, count, suffix, align):
     return intrinsic_call(builder, f"llvm.masked.load.{suffix}.p0", vector, arguments)
 
 
+def _emit_load_first(builder, kind, start, offset, count):
+    if isinstance(kind, StoredType):
+        return kind.emit_load_first(builder, start, offset, count)
+    address, size = _floats_at(builder, start, offset)
+    return masked_load(builder, address, count, _SUFFIX[address.type.pointee.element], size)
+
+
 @intrinsic
 def load_first(typing_context, start, offset, count):
     """start[offset : offset + count] and zeros in the other lanes, which are not read."""
 
     def codegen(context, builder, signature, arguments):
-        if isinstance(start.dtype, StoredType):
-            return start.dtype.emit_load_first(builder, *arguments)
-        address, size = _floats_at(builder, *arguments[:2])
-        suffix = _SUFFIX[address.type.pointee.element]
-        return masked_load(builder, address, arguments[2], suffix, size)
+        return _emit_load_first(builder, start.dtype, *arguments)
 
     return _LANES_OF.get(start.dtype, LANES32)(start, types.intp, types.intp), codegen
+
+
+def _of_each(loading, *more):
+    """A tuple of lanes of start, from each offset + place on."""
+
+    def typed(typing_context, start, offsets, place, *others):
+        def codegen(context, builder, signature, arguments):
+            start_, offsets_, place_, *others_ = arguments
+            places = [builder.add(each, place_) for each in cgutils.unpack_tuple(builder, offsets_)]
+            lanes = [loading(builder, start.dtype, start_, each, *others_) for each in places]
+            return context.make_tuple(builder, signature.return_type, lanes)
+
+        found = types.UniTuple(_LANES_OF.get(start.dtype, LANES32), len(offsets))
+        return found(start, offsets, types.intp, *more), codegen
+
+    return typed
+
+
+@intrinsic
+def load_each(typing_context, start, offsets, place):
+    return _of_each(_emit_load)(typing_context, start, offsets, place)
+
+
+@intrinsic
+def load_first_each(typing_context, start, offsets, place, count):
+    return _of_each(_emit_load_first, types.intp)(typing_context, start, offsets, place, count)
 
 
 @emits(lambda start, offset: types.void(start, types.intp))
@@ -272,17 +305,54 @@ def pair_sums_of_four(builder, s0, s1, s2, s3):
     return _extracted(builder, values)
 
 
-@emits(_four_numbers)
-def sums_of_four(builder, s0, s1, s2, s3):
+@intrinsic
+def outer_zeros(typing_context, start, left, right):
+    """A tuple of lanes as of start[0], as many as pairs of `left` and `right`."""
+    lanes = _LANES_OF[start.dtype]
+    totals = types.UniTuple(lanes, len(left) * len(right))
+
+    def codegen(context, builder, signature, arguments):
+        return context.make_tuple(builder, totals, [ir.Constant(lanes.vector, None)] * len(totals))
+
+    return totals(start, left, right), codegen
+
+
+@emits(lambda left, right, totals: totals(left, right, totals))
+def add_outer(builder, left, right, totals):
+    """Add the product of each of `left` with each of `right`, those with its first one first."""
+    ws, xs, sums = (cgutils.unpack_tuple(builder, each) for each in (left, right, totals))
+    pairs = [(w, x) for x in xs for w in ws]
+    return [_call(builder, "fmuladd", [*pair, s]) for pair, s in zip(pairs, sums, strict=True)]
+
+
+@emits(lambda totals: types.UniTuple(totals.dtype.dtype, len(totals))(totals))
+def lane_sums(builder, totals):
+    """Sum the lanes of each of four, eight, ...: those further on are added to the first half."""
+
     def fold(left, right, lanes, group):
         low = [base + i for base in range(0, lanes, group) for i in range(group // 2)]
         high = [i + group // 2 for i in low]
         return builder.fadd(*(shuffle(builder, left, right, order) for order in (low, high)))
 
-    four = fold(fold(s0, s1, 32, 16), fold(s2, s3, 32, 16), 32, 8)  # 4 lanes of each
-    for group in (4, 2):
-        four = fold(four, four, 4 * group, group)
-    return _extracted(builder, four)
+    sums, all_ = [], cgutils.unpack_tuple(builder, totals)
+    for s0, s1, s2, s3 in zip(*[iter(all_)] * 4, strict=True):
+        four = fold(fold(s0, s1, 32, 16), fold(s2, s3, 32, 16), 32, 8)  # 4 lanes of each
+        for group in (4, 2):
+            four = fold(four, four, 4 * group, group)
+        sums += _extracted(builder, four)
+    return sums
+
+
+@emits(lambda: types.CPointer(types.float32)())
+def sixteen_floats(builder):
+    """Room in this function's frame."""
+    return cgutils.alloca_once(builder, ir.FloatType(), 16)
+
+
+@emits(lambda start, values: types.void(start, values))
+def store_each(builder, start, values):
+    for place, value in enumerate(cgutils.unpack_tuple(builder, values)):
+        builder.store(value, cgutils.gep_inbounds(builder, start, place))
 
 
 @inline

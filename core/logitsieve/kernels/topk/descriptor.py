@@ -54,7 +54,7 @@ CODED_STEPS = 8  # roundings of a product of codes, besides its lane's sum
 # `weight` points to float32 rows, if the kind is F32, and `stored` to the bytes of rows, of
 # `row_bytes` each; `functions` to the addresses of their readers.
 Matrix = namedtuple("Matrix", "weight bias rows dim kind stored row_bytes functions")
-TILE_BYTES = 32 * 1024  # of a matrix, reused from the L1 cache by every four queries
+TILE_BYTES = 128 * 1024  # of a matrix, reused from the L2 cache by every four queries
 
 
 def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> Int64:

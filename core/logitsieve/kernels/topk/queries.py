@@ -87,13 +87,6 @@ def codes_of(queries, q, dim):
 
 
 @inline
-def operand_of(matrix, queries, q):
-    if matrix.kind >= CODED:
-        return codes_of(queries, q, matrix.dim)
-    return row_of(queries.hidden, q, matrix.dim)
-
-
-@inline
 def empty_heaps(descriptor, place, queries, count):
     for q in range(count):
         state = shift(queries.states, STATE * q)

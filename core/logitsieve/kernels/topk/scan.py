@@ -16,11 +16,12 @@ from logitsieve.kernels.rows.functions import (
     CODED_FOURS,
     DOTS,
     F32,
+    call_coded_dots,
     call_dots,
     call_fours,
 )
 from logitsieve.kernels.rows.products import codes_size
-from logitsieve.kernels.simd.dots import dots_1x4, dots_4x4, four_from, pad_lanes, padded, row_of
+from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, pad_lanes, padded, row_of
 from logitsieve.kernels.simd.lanes import (
     AVX512,
     LANES,
@@ -29,6 +30,7 @@ from logitsieve.kernels.simd.lanes import (
     largest_lane,
     load,
     prefetch,
+    sixteen_floats,
     splat32,
 )
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
@@ -43,7 +45,6 @@ from logitsieve.kernels.topk.queries import (
     STATE,
     THRESHOLD,
     codes_of,
-    operand_of,
 )
 
 # Whether rows are named by ids. Numba compiles another function for each literal, but not for a
@@ -57,13 +58,11 @@ ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
 ROWS_A_CALL = 16  # multiplied with four queries' codes
 ALONE_CHUNK = 4 * CHUNK  # rows of all for one query, so that each of its four streams is long
-LEAST_FOURS = 4  # the least number of fours of hidden rows that each prefetch a part
-ALONE = np.int64(1)  # the only four
+ONE = np.int64(1)
 # More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
 # AVX-512 multiply more float32 than int16 at once.
 FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
-FEW_BYTES = 128 * 1024  # of rows that they go through together
 MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
 
 
@@ -129,12 +128,20 @@ def prefetch_beginnings(matrix, ids, begin, end):
 
 
 @inline
-def _stored_dots(matrix, r0, r1, r2, r3, operand):
-    dim, place = matrix.dim, CODED_DOTS if matrix.kind >= CODED else DOTS
-    return call_dots(
-        matrix.functions[place], matrix.stored, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
-        operand, dim,
-    )  # fmt: skip
+def _fill_dots(matrix, r0, r1, r2, r3, queries, q0, q1, q2, q3, count, sums):
+    dim, hidden = matrix.dim, queries.hidden
+    i, j, k, m = r0 * dim, r1 * dim, r2 * dim, r3 * dim
+    h0, h1, h2, h3 = q0 * dim, q1 * dim, q2 * dim, q3 * dim
+    if matrix.kind == F32:
+        few_dots(matrix.weight, i, j, k, m, hidden, h0, h1, h2, h3, count, dim, sums)
+    elif matrix.kind < CODED:
+        call_dots(
+            matrix.functions[DOTS], matrix.stored, i, j, k, m, hidden, h0, h1, h2, h3, count, dim,
+            sums,
+        )  # fmt: skip
+    else:
+        codes = codes_of(queries, q0, dim)
+        call_coded_dots(matrix.functions[CODED_DOTS], matrix.stored, i, j, k, m, codes, dim, sums)
 
 
 @inline
@@ -162,9 +169,21 @@ def _store_biased(matrix, r0, r1, r2, r3, dots, logits, delta):
 
 
 @inline_once
-def fill_one(matrix, listed, ids, first, last, operand, logits):
-    """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours."""
-    dim = matrix.dim
+def fill(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count, logits):
+    """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours.
+
+    The first `count` of the queries share every load; their logits are CHUNK apart.
+    """
+    if matrix.kind >= CODED and count > 1:
+        rows = 1 if listed else ROWS_A_CALL
+        for place in range(first, last, rows):
+            row = np.int64(ids[place]) if listed else place
+            _coded_fours(
+                matrix, row, min(rows, last - place), queries, q0, q1, q2, q3,
+                shift(logits, place - first),
+            )  # fmt: skip
+        return
+    sums = sixteen_floats()
     if listed:
         prefetch_beginnings(matrix, ids, first, min(first + ROWS_AHEAD, last))
     steps, stride, delta = _steps(listed, first, last)
@@ -174,129 +193,49 @@ def fill_one(matrix, listed, ids, first, last, operand, logits):
         if listed:
             prefetch_beginnings(matrix, ids, i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last))
         r0, r1, r2, r3 = _four_rows(listed, ids, i, last, delta)
-        if matrix.kind == F32:
-            dots = dots_1x4(matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim, operand, dim)
-        else:
-            dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
-        _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place), delta)
+        _fill_dots(matrix, r0, r1, r2, r3, queries, q0, q1, q2, q3, count, sums)
+        for j in range(count):
+            own = shift(logits, place + j * CHUNK)
+            _store_biased(matrix, r0, r1, r2, r3, shift(sums, 4 * j), own, delta)
 
 
 @inline
-def _store_four(logits, place, dots, bias):
-    logits[place] = dots[0] + bias
-    logits[CHUNK + place] = dots[1] + bias
-    logits[2 * CHUNK + place] = dots[2] + bias
-    logits[3 * CHUNK + place] = dots[3] + bias
-
-
-@inline
-def _prefetch_share(matrix, row, part, parts):
-    lines = (4 * matrix.row_bytes // CACHE_LINE + parts - 1) // parts
-    start = row * matrix.row_bytes + part * lines * CACHE_LINE
-    for line in range(lines):
-        prefetch(matrix.stored, start + line * CACHE_LINE)
-
-
-@inline_once
-def fill_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours, logits):
-    """Like `fill_one` for four rows of hidden, which share every load; logits are CHUNK apart.
-
-    With many `fours`, groups of four, each prefetches a part of the next rows, unless of codes.
-    """
-    dim, many, hidden = matrix.dim, fours >= LEAST_FOURS, queries.hidden
-    if matrix.kind >= CODED:
-        rows = 1 if listed else ROWS_A_CALL
-        for place in range(first, last, rows):
-            row = np.int64(ids[place]) if listed else place
-            _coded_fours(
-                matrix, row, min(rows, last - place), queries, q0, q1, q2, q3,
-                shift(logits, place - first),
-            )  # fmt: skip
-        return
-    steps, stride, delta = _steps(listed, first, last)
-    for step in range(steps):
-        place = step * stride
-        r0, r1, r2, r3 = _four_rows(listed, ids, first + place, last, delta)
-        if many:
-            _prefetch_share(matrix, last + 4 * step, q0 // 4, fours)
-        if matrix.kind != F32:
-            for j in range(4):
-                operand = operand_of(matrix, queries, (q0, q1, q2, q3)[j])
-                dots = _stored_dots(matrix, r0, r1, r2, r3, operand)
-                _store_biased(matrix, r0, r1, r2, r3, dots, shift(logits, place + j * CHUNK), delta)
-            continue
-        tile = dots_4x4(
-            matrix.weight, r0 * dim, r1 * dim, r2 * dim, r3 * dim,
-            hidden, q0 * dim, q1 * dim, q2 * dim, q3 * dim, dim,
-        )  # fmt: skip
-        _store_four(logits, place, tile[0], matrix.bias[r0])
-        _store_four(logits, place + delta, tile[1], matrix.bias[r1])
-        _store_four(logits, place + 2 * delta, tile[2], matrix.bias[r2])
-        _store_four(logits, place + 3 * delta, tile[3], matrix.bias[r3])
+def scan(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count):
+    """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to 1 .. 4 queries."""
+    chunk = ALONE_CHUNK if count == 1 and not listed else CHUNK
+    for start in range(first, last, chunk):
+        stop = min(start + chunk, last)
+        fill(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, count, queries.logits)
+        for j in range(count):
+            q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
+            pad_lanes(logits, stop - start)
+            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
 
 
 @inline
 def scan_one(matrix, listed, ids, first, last, queries, q):
-    """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to query q."""
-    operand, logits = operand_of(matrix, queries, q), queries.logits
-    chunk = CHUNK if listed else ALONE_CHUNK
-    for start in range(first, last, chunk):
-        stop = min(start + chunk, last)
-        fill_one(matrix, listed, ids, start, stop, operand, logits)
-        pad_lanes(logits, stop - start)
-        named = np.bool_(listed)
-        decide_above(matrix, named, ids, start, stop - start, logits, queries, q)
+    scan(matrix, listed, ids, first, last, queries, q, q, q, q, ONE)
 
 
 @inline
-def scan_four(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, fours):
-    """Like `scan_one` for four queries; a query may come again, after the others."""
-    scratch = queries.logits
-    for start in range(first, last, CHUNK):
-        stop = min(start + CHUNK, last)
-        fill_four(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, fours, scratch)
-        previous = np.int64(-1)
-        for j in range(4):
-            q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
-            if q != previous:
-                pad_lanes(logits, stop - start)
-                decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
-            previous = q
-
-
-@inline
-def tile_rows(matrix, count):
-    return CHUNK if count == 1 else min(CHUNK, shared_rows(matrix))
-
-
-@inline
-def _few(matrix, count):
+def decodes(matrix, count):
+    """Whether rows are decoded once for all queries, not in registers for every four of them."""
     if matrix.kind < CODED:
-        return count == 1
-    return count <= (FEW_CODED if matrix.kind == CODED else FEW_COSTLY)
-
-
-@inline
-def _stored_rows(matrix):
-    return min(CHUNK, max(LANES, FEW_BYTES // matrix.row_bytes))
+        halves = matrix.row_bytes == 2 * matrix.dim
+        return matrix.kind != F32 and not halves and count > 4
+    return count > (FEW_CODED if matrix.kind == CODED else FEW_COSTLY)
 
 
 @inline
 def scan_all(matrix, queries, count, begin, end):
-    few, fours = _few(matrix, count), count // 4 * 4
-    tile = _stored_rows(matrix) if few else tile_rows(matrix, count)
-    if count == 1:
-        tile = ALONE_CHUNK
-    scratch = np.empty(tile_size(matrix), np.float32)
+    decoding, tile = decodes(matrix, count), shared_rows(matrix)
+    if count <= 4:
+        tile = end - begin
+    scratch = np.empty(tile_size(matrix) if decoding else 0, np.float32)
     for first in range(begin, end, tile):
         last = min(end, first + tile)
-        floats = matrix if few else as_floats(matrix, first, last, pointer(scratch))
-        end_fours = count if floats.kind >= CODED and count - fours > 1 else fours
-        for q in range(0, end_fours, 4):
-            scan_four(
-                floats, UNLISTED, queries.kept, first, last, queries, q, min(q + 1, count - 1),
-                min(q + 2, count - 1), min(q + 3, count - 1), fours // 4,
-            )  # fmt: skip
-        for q in range(end_fours, count):
-            scan_one(floats, False, queries.kept, first, last, queries, q)
+        floats = as_floats(matrix, first, last, pointer(scratch)) if decoding else matrix
+        for q in range(0, count, 4):
+            q0, q1, q2, q3, few = four_of(q, count)
+            scan(floats, UNLISTED, queries.kept, first, last, queries, q0, q1, q2, q3, few)
     keep_alive(scratch)

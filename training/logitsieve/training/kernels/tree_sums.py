@@ -24,12 +24,12 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
+    lane_sums,
     load,
     load_first,
     multiply_add,
     splat32,
     store,
-    sums_of_four,
     zeros32,
 )
 from logitsieve.kernels.simd.pointers import pointer
@@ -55,7 +55,7 @@ def dot32(a, b, size):
     if full < size:
         rest = size - full
         s1 = multiply_add(load_first(a, full, rest), load_first(b, full, rest), s1)
-    sums = sums_of_four(s0, s1, s2, s3)
+    sums = lane_sums((s0, s1, s2, s3))
     return float(sums[0]) + float(sums[1]) + float(sums[2]) + float(sums[3])
 
 
