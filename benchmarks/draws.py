@@ -25,9 +25,10 @@ from benchmarks.machine import describe
 from benchmarks.race.datasets import DATASETS, Dataset, load
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
-from benchmarks.tables.draws import HEADS, SCORED
+from benchmarks.tables.draws import HEADS, PROOF, SCORED
 from benchmarks.tables.draws import draws as table
 from benchmarks.timing import Search, race
+from logitsieve.api.keywords import Target
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 
@@ -54,9 +55,9 @@ def main() -> None:
 
 
 def sketch_of(data: Dataset, path: Path) -> Index:
-    """An index with the heads `exact` and `certified`, built where there is none."""
+    """An index with the heads `exact` and `sketch`, built where there is none."""
     if not path.exists():
-        data.build(path, heads=("exact", "certified")).close()
+        data.build(path, heads=("exact", "sketch")).close()
     return open_index(path)
 
 
@@ -64,15 +65,15 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
     wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
     hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
-    decoder = LocalDecoder(index)
+    decoder, held = LocalDecoder(index), {"exact", *raw.grades_of(index)}
     times, rows = {}, {}
     for name, (options, samples, warper) in ASKED.items():
         contenders: dict[str, Search] = {
-            head: sampling(decoder, head, samples, options | {"log_probs": False})
-            for head in HEADS
-            if head in index.heads
+            name: sampling(decoder, asked, samples, options | {"log_probs": False})
+            for name, asked in HEADS.items()
+            if name in held
         }
-        contenders[SCORED] = sampling(decoder, "certified", samples, options)
+        contenders[SCORED] = sampling(decoder, PROOF, samples, options)
         contenders |= filtered(data, warper) if warper else dense(data, samples)
         times[name] = race(contenders, hidden, 1, 0)
         rows[name] = scanned(decoder, hidden, samples, options)
@@ -87,18 +88,20 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     }
 
 
-def sampling(decoder: LocalDecoder, head: str, samples: int, options: dict[str, Any]) -> Search:
+def sampling(
+    decoder: LocalDecoder, target: Target, samples: int, options: dict[str, Any]
+) -> Search:
     """The public call, a new seed each time."""
     seeds = count()
-    given: Any = options
-    return lambda rows, _: decoder.sample(rows, samples, seeds=next(seeds), head=head, **given)
+    given: Any = options | target
+    return lambda rows, _: decoder.sample(rows, samples, seeds=next(seeds), **given)
 
 
 def scanned(
     decoder: LocalDecoder, hidden: np.ndarray, samples: int, options: dict[str, Any]
 ) -> dict[str, float]:
-    """Rows of W that `certified` computes, the mean; and the share of contexts that took all."""
-    given: Any = options | {"seeds": 0, "log_probs": False, "head": "certified"}
+    """Rows of W that PROOF computes, the mean; and the share of contexts that took all."""
+    given: Any = options | {"seeds": 0, "log_probs": False} | PROOF
     rows = hidden[:, None]  # a batch may take all of W
     found = np.array([decoder.sample(row, samples, **given).answer.scanned[0] for row in rows])
     return {"rows": float(found.mean()), "all": float((found == decoder.index.vocab_size).mean())}

@@ -3,12 +3,18 @@
 import argparse
 import gzip
 import json
+import re
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from logitsieve.heads.sketch import GRADES
+from logitsieve.index import Index
+
 RESULTS = Path(__file__).parent / "results"
+GRADED = {f"sketch {grade:g}": grade for grade in GRADES}  # of `max_error`, by label
+EARLIER = dict(zip(("certified", "assured", "estimated"), GRADED, strict=True))  # labels
 
 
 def parser(about: str | None, out: str) -> argparse.ArgumentParser:
@@ -23,9 +29,18 @@ def parser(about: str | None, out: str) -> argparse.ArgumentParser:
     return made
 
 
+def grades_of(index: Index) -> dict[str, float]:
+    """Those of GRADED that the index's sketch has."""
+    heads = (index.head("sketch", max_error=grade) for grade in GRADES * ("sketch" in index.heads))
+    held = {head.max_error for head in heads}
+    return {label: grade for label, grade in GRADED.items() if grade in held}
+
+
 def read(path: Path) -> Any:
-    """The results; an empty dictionary where there are none yet."""
-    return json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+    """The results, with today's labels; an empty dictionary where there are none yet."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.exists() else "{}"
+    labels = rf'("|\blogitsieve )({"|".join(EARLIER)})\b'
+    return json.loads(re.sub(labels, lambda label: label[1] + EARLIER[label[2]], text))
 
 
 def write(path: Path, results: Any) -> None:

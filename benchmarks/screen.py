@@ -43,7 +43,8 @@ def measure(index: Index, unseen: np.ndarray) -> dict[str, Any]:
     found = evaluate(index.head("screen"), index.head("exact"), blocks, (1, 5))
     contenders: dict[str, Search] = {
         name: ExactPeer(name, index.softmax).topk for name in MAKERS
-    } | {f"logitsieve {name}": index.head(name).topk for name in ("exact", "certified", "screen")}
+    } | {f"logitsieve {name}": index.head(name).topk for name in ("exact", "screen")}
+    contenders["logitsieve sketch 0"] = index.head("sketch", max_error=0.0).topk
     return {
         "machine": describe(),
         "vocab_size": index.vocab_size,

@@ -28,15 +28,14 @@ from logitsieve.api.keywords import Target
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
 from logitsieve.decoding import LocalDecoder
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
 ALONE = "llama.cpp alone"
-GRADES: Mapping[str, Target] = {  # shown if the index has them
-    "certified": {"head": "certified"},
-    "assured": {"head": "assured"},
-    "estimated": {"head": "estimated"},
+WAYS: Mapping[str, Target] = {
+    f"max_error {grade:g}": {"head": "sketch", "max_error": grade} for grade in GRADES
 }
 
 
@@ -110,7 +109,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
                 None,
                 gguf_primer(path, os.cpu_count() or 1, bars),
                 folder,
-                heads=("exact", "certified"),
+                heads=("exact", "sketch"),
                 config=BuildConfig(threads=os.cpu_count() or 1),
                 progress=bars,
             ).close()
@@ -123,8 +122,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
 
 def race(context: LlamaContext, decoder: LocalDecoder, options: Options) -> dict[str, Run]:
     """Return each way's continuation; they take turns, and the first turn warms up."""
-    held = [name for name, target in GRADES.items() if target["head"] in decoder.index.heads]
-    runs = {name: Run() for name in (ALONE, *held)}
+    runs = {name: Run() for name in (ALONE, *WAYS)}
     for turn in range(options.rounds + 1):
         for name, run in runs.items():
             with writing(context, decoder, name, options) as made:
@@ -147,7 +145,7 @@ def writing(
     if name == ALONE:
         yield generate(context, options.prompt, **asked)
         return
-    with attach(context, decoder, **GRADES[name]) as attached:
+    with attach(context, decoder, **WAYS[name]) as attached:
         yield attached.generate(options.prompt, **asked)
 
 

@@ -29,7 +29,7 @@ def main(arrays: Path, out: Path, config: BuildConfig | None = None) -> None:
     decoder = LocalDecoder(index)
     hidden = contexts[-64:]  # [B, D]
     truth = decoder.topk(hidden, 5, head="exact")
-    for head in ("certified", "screen"):
+    for head in ("sketch", "screen"):
         reply = decoder.topk(hidden, 5, head=head)
         same = (reply.ids == truth.ids).mean()
         proven, rows = reply.answer.exact.mean(), reply.answer.scanned.mean()

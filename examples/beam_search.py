@@ -41,7 +41,7 @@ def main(path: str) -> None:
         eos_ids=[1],
         max_tokens=8,
         n_best=2,
-        head="certified",
+        head="sketch",
         normalizer="exact",
     )
     for sentence, hypotheses in enumerate(result.hypotheses):

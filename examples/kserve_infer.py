@@ -28,7 +28,7 @@ def main(address: str, model: str) -> None:
     rows.set_data_from_numpy(hidden)
     k = triton.InferInput("k", [1], "INT32")
     k.set_data_from_numpy(np.array([5], np.int32))
-    result = client.infer(model, [rows, k], parameters={"head": "certified"})
+    result = client.infer(model, [rows, k], parameters={"head": "sketch"})
     print(result.as_numpy("ids"))
     print("proven", result.as_numpy("exact").tolist())
     client.close()

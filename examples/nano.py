@@ -382,16 +382,16 @@ def main() -> None:
     screen = learn_screen(softmax, fitted_ND, clusters=30, budget=300)
     sketch = make_sketch(softmax, fitted_ND)
 
-    def show(name: str, answers: list[Answer], values_NV: Array) -> None:
+    def show(name: str, answers: list[Answer], values_NV: Array = logits_NV) -> None:
         pairs = zip(answers, values_NV, strict=True)
         right = sum(np.array_equal(ids, best_of(every, each, len(ids))) for (ids, _), each in pairs)
         rows = [round(each) for each in np.mean([rows for _, rows in answers], axis=0)]
-        print(f"{name:9}  right {right} of {len(answers)}  rows {rows}")
+        print(f"{name:15}  right {right} of {len(answers)}  rows {rows}")
 
     print(f"W {softmax.weight.shape}, {len(fitted_ND):,} contexts fitted")
-    show("screen", [screen_topk(softmax, screen, h_D, 1) for h_D in asked_ND], logits_NV)
-    show("certified", [sketch_topk(softmax, sketch, h_D, 5, 0.0) for h_D in asked_ND], logits_NV)
-    show("assured", [sketch_topk(softmax, sketch, h_D, 5, 1e-15) for h_D in asked_ND], logits_NV)
+    show("screen", [screen_topk(softmax, screen, h_D, 1) for h_D in asked_ND])
+    for most in (0.0, 1e-15):
+        show(f"max_error {most:g}", [sketch_topk(softmax, sketch, h, 5, most) for h in asked_ND])
     drawn = [sketch_draw(softmax, sketch, h_D, T, seed) for seed, h_D in enumerate(asked_ND)]
     show("draws", drawn, logits_NV + noise_NV)
 

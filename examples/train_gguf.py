@@ -3,7 +3,7 @@
 python examples/train_gguf.py corpus.txt.gz lm.gguf
 logitsieve capture --gguf lm.gguf --text corpus.txt.gz --out contexts
 logitsieve build --weight lm.gguf --contexts contexts --out models/lm/1
-logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
+logitsieve generate --gguf lm.gguf --index models/lm/1 --prompt "The"
 
 Shape letters: B windows, T positions, H heads, D hidden size, V vocabulary.
 """

@@ -270,7 +270,7 @@ THEOREMS = [
     Theorem("norms", f"{QUERY}.NORM_SPARE", norm, 1e6, nearer_one),
     Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
-    Theorem("sums of codes", "heads.certified.MAX_CODE_BYTES", whole_sums, 1.02, mul),
+    Theorem("sums of codes", "heads.sketch.MAX_CODE_BYTES", whole_sums, 1.02, mul),
     Theorem("factors", f"{QUERY}.NORMAL", normal, 8.6),
     Theorem("bound", f"{QUERY}.BOUND_MARGIN", margin, 2),
     Theorem("bound, underflow", f"{QUERY}.LEAST_MARGIN", underflow, 3),

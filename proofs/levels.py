@@ -140,7 +140,7 @@ QUERY = "kernels.sketch.encode_query"
 THEOREMS = [
     Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
-    Theorem("sums of a tail", "heads.certified.MAX_TAIL", whole_tails, 1.08, mul),
+    Theorem("sums of a tail", "heads.sketch.MAX_TAIL", whole_tails, 1.08, mul),
     Theorem("bound by lengths", f"{QUERY}.LEVELS_MARGIN", margin_of_lengths, 3),
     Theorem("bound by lengths, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW_OF_LENGTHS, 30),
     Theorem(

@@ -60,7 +60,7 @@ def constants() -> Iterator[None]:
     from logitsieve.evaluation import us_per_row
 
     with (
-        patch("logitsieve.heads.certified.PRODUCTS_A_DRAW", 0),
+        patch("logitsieve.heads.sketch.PRODUCTS_A_DRAW", 0),
         patch("logitsieve.kernels.compile.PATIENCE_S", 1e6),
         patch.object(us_per_row, "__defaults__", (60, 4_000_000)),
     ):
@@ -126,7 +126,7 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def gguf_index(make_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the exact and the certified head of the small model, small@1."""
+    """An index of the exact and the head sketch of the small model, small@1."""
     from logitsieve.llamacpp import GgufModel
     from tests.client.test_llamacpp import write_gguf_index
 

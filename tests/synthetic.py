@@ -1,22 +1,20 @@
 """Small seeded softmaxes and the arrays of every head over them; faiss only where one needs it."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logitsieve.heads import HEADS, CertifiedHead, Head, Softmax
+from logitsieve.heads import HEADS, Head, SketchHead, Softmax
 from logitsieve.heads._base.kernel_head import ANY_ROWS
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit import certified
-from logitsieve.index_builder.fit.certified import Widths, code, row_moments, second_moments
+from logitsieve.index_builder.fit import sketch
 from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
 from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
+from logitsieve.index_builder.fit.sketch import Widths, code, row_moments, second_moments
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.index_builder.reduction import augmented
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
@@ -136,7 +134,7 @@ def frequency_arrays(softmax: Softmax) -> Arrays:
 def rotated(softmax: Softmax, hidden: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The builder's change to so many coordinates, and its stretch, for contexts like `hidden`."""
     moments = row_moments(softmax), second_moments(hidden)
-    return certified.narrow_rotation(*moments, count)
+    return sketch.narrow_rotation(*moments, count)
 
 
 def encode(
@@ -196,22 +194,21 @@ def sketch_arrays(
     return encode(softmax, rotation, widths, order, stretch)
 
 
-def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> CertifiedHead:
-    """The head `certified`, which answers any number of contexts by its sketch."""
-    head = CertifiedHead(softmax, arrays, **options)
+def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> SketchHead:
+    """The head `sketch` with proofs, which answers any number of contexts by its sketch."""
+    head = SketchHead(softmax, arrays, knobs={"max_error": 0.0}, **options)
     head.most_rows = ANY_ROWS
     return head
 
 
-def certified_arrays(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:
+def usual_sketch(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:
     finite = _finite(softmax)
     rotation, _ = rotated(finite, make_hidden(64, softmax.dim), softmax.dim)
     return sketch_arrays(finite, rotation, widths)
 
 
 ARRAYS: dict[str, Callable[[Softmax], Arrays]] = {
-    "certified": certified_arrays,
-    **dict.fromkeys(GRADES, partial(certified_arrays, widths=16)),
+    "sketch": usual_sketch,
     "screen": screen_arrays,
     "svd": svd_arrays,
     "lsh": lsh_arrays,
@@ -230,6 +227,11 @@ def make_head(
         return exact.with_knobs(**knobs)
     arrays = arrays or ARRAYS[name](softmax)
     return HEADS[name].from_arrays(softmax, arrays, fallback=exact, threads=threads, knobs=knobs)
+
+
+def make_graded(softmax: Softmax, threads: Any = 1, **knobs: float) -> Head:
+    """The head `sketch` over a sketch with levels, so that it has grades."""
+    return make_head("sketch", softmax, threads, usual_sketch(softmax, 16), **knobs)
 
 
 def write_heads(out: Path, softmax: Softmax, *names: str, **more: Any) -> Path:

@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 45_525,
-    "lines of core/": 19_270,
-    "lines of tests/": 45_710,
-    "lines of benchmarks/": 7_214,
+    "lines of source": 45_650,
+    "lines of core/": 19_315,
+    "lines of tests/": 45_820,
+    "lines of benchmarks/": 7_255,
 }
 LONGEST = 70  # lines of a function of the source
 

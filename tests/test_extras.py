@@ -187,7 +187,7 @@ def test_an_index_with_a_screen_is_built_without_torch(tmp_path: Path) -> None:
     np.save(tmp_path / "W.npy", softmax.weight)
     np.save(tmp_path / "H.npy", np.float32(make_hidden(600)))
     given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
-    heads, out = "exact,screen,certified,svd,lsh,graph,ivf,frequency", tmp_path / "lm" / "1"
+    heads, out = "exact,screen,sketch,svd,lsh,graph,ivf,frequency", tmp_path / "lm" / "1"
     done = without_torch(command("build", *given, "--heads", heads, "--out", out))
     assert done.returncode == 0, done.stderr
     index = open_index(out)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.raw import GRADED, grades_of
 from logitsieve.api.keywords import SampleOptions, Target
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
@@ -19,7 +20,7 @@ from logitsieve.client.llamacpp_heads import (
 from logitsieve.decoding import LocalDecoder
 
 PEER, BODY = "llama.cpp", "body"
-HEADS = ("exact", "certified", "assured", "estimated", "screen")
+HEADS = ("exact", *GRADED, "screen")  # and grades of the sketch
 DRAWN: Mapping[str, SampleOptions] = {
     "no filter": {"seeds": 1, "temperature": 0.8},
     "top_p 0.95": {"seeds": 1, "temperature": 0.8, "top_p": 0.95},
@@ -74,4 +75,9 @@ def contenders(
 
 def heads_of(decoder: LocalDecoder) -> dict[str, Target]:
     """A request for each of HEADS that the decoder's index has."""
-    return {name: {"head": name} for name in HEADS if name in decoder.index.manifest.heads}
+    graded, heads = grades_of(decoder.index), decoder.index.manifest.heads
+    return {
+        name: {"head": "sketch", "max_error": graded[name]} if name in graded else {"head": name}
+        for name in HEADS
+        if name in graded or name in heads
+    }

@@ -34,7 +34,7 @@ BEAMS, LONGEST = (1, 5), 80
 POINTS: dict[str, NormalizerName] = {"exact": "exact"}  # by head
 POINTS |= {"graph": "candidates", "screen": "candidates"}
 RANK, FIRST = 20, 1000  # of the low-rank tail; words in adaptive softmax's first level
-SCORED: dict[str, NormalizerName] = {"exact": "exact", "certified": "certified"}
+SCORED: dict[str, NormalizerName] = {"exact": "exact", "sketch": "sketch"}
 SCORED |= {"svd": "lowrank", "graph": "lowrank", "screen": "lowrank"}
 SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
 WORDS_SHOWN = 24
@@ -47,7 +47,7 @@ def table_3(options: Options) -> Rows:
     model = module.Translator.load(folder)
     pairs = read_pairs(folder / "test.tsv")
     data = load("nmt-captions")
-    heads = ("exact", "certified", "graph", "screen")  # the screen passes rows on to `certified`
+    heads = ("exact", "sketch", "graph", "screen")  # the screen passes rows on to `sketch`
     with fitted(data, heads) as index:
         decoder = LocalDecoder(index)
         decoder.warm()
@@ -149,7 +149,7 @@ def table_6(options: Options) -> Rows:
     data = load("lm-docs")
     words = np.load(SHARED / "data" / "lm-docs-10k-200.npz")["y_test"]
     targets = words[len(words) - len(data.test) :, None].astype(np.int32)
-    heads = ("exact", "certified", "screen", "svd", "graph")
+    heads = ("exact", "sketch", "screen", "svd", "graph")
     with fitted(data, heads, svd_width=RANK) as index:
         decoder = LocalDecoder(index)
         ways: dict[str, Way] = {

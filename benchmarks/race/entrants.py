@@ -22,7 +22,9 @@ from benchmarks.race.peers.onnx_runtime import STORED, OnnxRuntime
 from benchmarks.race.peers.pca_tree import PcaTree
 from benchmarks.race.peers.scann import Scann
 from benchmarks.race.peers.torch_int8 import TorchDynamic, TorchWeightOnly
+from benchmarks.raw import GRADED
 from logitsieve.heads import HEADS, Softmax
+from logitsieve.index_builder.fitting import SKETCH
 from logitsieve.llamacpp import OutputMatrix
 from logitsieve.utils.options import Progress
 
@@ -43,7 +45,12 @@ def entrants(
     for name in MAKERS:
         yield Entrant(name, partial(ExactPeer, name, softmax))
     yield from quantised(softmax, data.stored)
-    heads = [name for name in HEADS if wanted(f"logitsieve {name}", only)]
+    labels = {name: [name] for name in HEADS} | {SKETCH: [*GRADED]}
+    heads = [
+        name
+        for name, own in labels.items()
+        if any(wanted(f"logitsieve {label}", only) for label in own)
+    ]
     yield from of_indexes(data, threads, heads, rebuild, progress)
     yield Entrant(CentroidHead.name, partial(CentroidHead, softmax))
     large = softmax.weight.size > SMALL

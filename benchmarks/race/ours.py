@@ -13,12 +13,13 @@ import numpy as np
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import NO_KNOBS, Entrant, Knobs, Method
 from benchmarks.race.prepare import CACHE
+from benchmarks.raw import grades_of
 from logitsieve.api.results import Float32
 from logitsieve.heads import HEADS, ExactHead, GraphHead, Head, LshHead, Softmax
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig
 from logitsieve.index_builder.fit.graph import graph_arrays
-from logitsieve.index_builder.fitting import EXACT
+from logitsieve.index_builder.fitting import EXACT, SKETCH
 from logitsieve.index_builder.pipeline import FITS
 from logitsieve.index_builder.reduction import augmented, draw_planes, hash_vectors, query_planes
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
@@ -27,14 +28,12 @@ from logitsieve.utils.options import Progress
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
 RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
-LEARNT = (EXACT, "certified", "screen")  # what the first target is asked of
+LEARNT = (EXACT, SKETCH, "screen")  # what the first target is asked of
 LARGE = 100_000_000  # numbers of W
 SECONDS_FILE = "build-seconds.txt"
 KINDS = {
     "exact": "dense float32",
-    "certified": "exact by bounds",
-    "assured": "bounds that may fail",
-    "estimated": "bounds that may fail",
+    SKETCH: "bounds of all logits",
     "screen": "lists by context",
     "frequency": "lists by context",
     "ivf": "clusters of words",
@@ -100,14 +99,18 @@ def of_indexes(
         opened = {count: open_index(path, threads=count) for count in sorted({1, *threads})}
         manifest = opened[1].manifest
         for name in names:
-            if name not in opened[1].heads:
-                continue  # of a sketch with levels, which this has not
             asked = {"p1 asked": target["p1"]} if name == "screen" else {}
             part = manifest.heads[name].part
             size = manifest.parts[part].size if part else 0
             heads = {count: index.head(name) for count, index in opened.items()}
-            make = partial(HeadMethod, f"logitsieve {name}", KINDS[name], asked, heads, size)
-            yield Entrant(f"logitsieve {name}", make, seconds)
+            graded = grades_of(opened[1]) if name == SKETCH else {}
+            asking: dict[str, Knobs] = {
+                label: {"max_error": grade} for label, grade in graded.items()
+            }
+            for label, fixed in (asking or {name: NO_KNOBS}).items():
+                title = f"logitsieve {label}"
+                make = partial(HeadMethod, title, KINDS[name], asked, heads, size, fixed)
+                yield Entrant(title, make, seconds)
 
 
 def fgd(softmax: Softmax, best_ids: Callable[[], np.ndarray], threads: Sequence[int]) -> HeadMethod:

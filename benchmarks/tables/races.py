@@ -1,4 +1,4 @@
-"""Tables of the races: all softmaxes side by side, certified by shape, growth with V, AVX2."""
+"""Tables of the races: all softmaxes side by side, sketch by shape, growth with V, AVX2."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -58,14 +58,14 @@ def comparison(names: Iterable[str], field: str = WARM) -> str:
             continue
         dense = each.narrow(field=field)
         best = each.fastest(partial(library, each), HIGH, field=field)
-        asked = (("certified", ANY), ("screen", HIGH), ("screen", LOW), ("frequency", LOW))
+        asked = (("sketch 0", ANY), ("screen", HIGH), ("screen", LOW), ("frequency", LOW))
         times = (each.head(head, precise, field=field) for head, precise in asked)
         cells = [f"{MODELS[name]}, {each.shape}", digits(exact.us), named(dense), named(best)]
         cells[2] += f", {dense.p1:.4f} / {dense.p5:.4f}" if dense else ABSENT
         rows.append([*cells, *(against(time, exact, dense) for time in times)])
     head = ["µs per row (times as fast as float32, as quantised)"]
     head += ["best exact float32", "best quantised head, its P@1 / P@5", "best other library"]
-    head += ["`certified`, exact", "`screen`", "`screen`, P@1 >= 0.98"]
+    head += ["`sketch 0`, exact", "`screen`", "`screen`, P@1 >= 0.98"]
     head += ["list without context, P@1 >= 0.98"]
     raced_at_all = [any(cells) for cells in zip(*rows, strict=True)]
     head, *rows = ([*compress(line, raced_at_all)] for line in (head, *rows))
@@ -80,28 +80,28 @@ def first() -> str:
         dense = each.narrow()
         if dense is None:
             continue
-        precise = (each.head(head, HIGH) for head in ("estimated", "screen", "frequency"))
-        ours = (against(time, dense) for time in (each.head("certified"), *precise))
+        precise = (each.head(head, HIGH) for head in ("sketch 0.001", "screen", "frequency"))
+        ours = (against(time, dense) for time in (each.head("sketch 0"), *precise))
         shape = f"{MODELS.get(name, name)}, {each.shape}"
         rows.append([shape, f"{digits(dense.us)} ({dense.method})", *ours])
-    head = ["softmax", "best quantised product", "`certified`", "`estimated`"]
+    head = ["softmax", "best quantised product", "`sketch 0`", "`sketch 0.001`"]
     return markdown([*head, "`screen`", "list without context"], rows)
 
 
-def certified_by_shape() -> str:
+def sketch_by_shape() -> str:
     """One row a call, then 64, each beside the best exact float32; and memory."""
-    head = ["", "V", "D", "best exact", "`certified`", "B = 64", "memory"]
+    head = ["", "V", "D", "best exact", "`sketch 0`", "B = 64", "memory"]
     rows = []
     for name in SHAPES:
         each = race(name)
-        exact, certified = each.exact(), each.head("certified")
-        exact64, certified64 = each.exact(BATCH), each.head("certified", mode=BATCH)
-        if exact is None or certified is None:
+        exact, proof = each.exact(), each.head("sketch 0")
+        exact64, proof64 = each.exact(BATCH), each.head("sketch 0", mode=BATCH)
+        if exact is None or proof is None:
             continue
-        batch = f"{digits(exact64.us)} / {against(certified64, exact64)}" if exact64 else ABSENT
-        share = each.of("logitsieve certified")[0]["bytes_beyond_w"] / each.results["weight_bytes"]
+        batch = f"{digits(exact64.us)} / {against(proof64, exact64)}" if exact64 else ABSENT
+        share = each.of("logitsieve sketch 0")[0]["bytes_beyond_w"] / each.results["weight_bytes"]
         shape = f"{each.vocab_size:,}", f"{each.dim:,}"
-        times = digits(exact.us), against(certified, exact), batch
+        times = digits(exact.us), against(proof, exact), batch
         rows.append([name, *shape, *times, f"{100 * share:.0f} % of W"])
     return markdown(head, rows)
 
@@ -112,14 +112,14 @@ def growth() -> str:
         f"synthetic, {int(words):,}": Race(found) for words, found in load("race/growth").items()
     }
     slices = {f"LSTM's {it.vocab_size:,} most frequent": it for it in map(race, SLICES)}
-    head = ["V", "best exact float32", "`exact`", "`certified`", "`screen`, P@1 >= 0.98"]
+    head = ["V", "best exact float32", "`exact`", "`sketch 0`", "`screen`, P@1 >= 0.98"]
     rows = []
     for name, each in (slices | races).items():
         best, about = each.exact(), each.results["machine"]
         if best is None:
             continue
         rates, l1 = about["read_GBps"], about["caches"]["L1"]
-        heads = each.head("exact"), each.head("certified"), each.head("screen", LOW)
+        heads = each.head("exact"), each.head("sketch 0"), each.head("screen", LOW)
         machine = f"{l1 >> 10} KiB; {rates['L3']:.0f}, {rates['DRAM']:.0f} GB/s"
         cells = (against(time, best) for time in heads)
         rows.append([name, named(best), *cells, machine])
@@ -162,7 +162,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "softmax, first": first,
     "races": lambda: comparison(MODELS),
     "races, cold": lambda: comparison(MODELS, COLD),
-    "certified by shape": certified_by_shape,
+    "sketch by shape": sketch_by_shape,
     "growth": growth,
     "screen": lambda: screen(load("screen")["us_per_row"]),
     "processors": processors,

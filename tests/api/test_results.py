@@ -10,13 +10,14 @@ TOP = TopK(np.zeros((3, 1), np.int32), np.zeros((3, 1), np.float32), EXACT, SCAN
 
 def test_an_answer_is_a_provenance_and_a_wrong_row_has_its_chance() -> None:
     first = Answer._fields.index("exact")
-    assert Answer._fields[first : first + 4] == Provenance._fields == (*TopK._fields[2:], "chance")
-    answer = Answer("lm", "1", "", "assured", *TOP[2:], chance=1e-15)
-    assert answer.chances.tolist() == [0.0, 1e-15, 0.0]
+    assert Answer._fields[first : first + 4] == Provenance._fields
+    assert Provenance._fields == (*TopK._fields[2:], "max_error")
+    answer = Answer("lm", "1", "", "sketch", *TOP[2:], max_error=1e-15)
+    assert answer.max_errors.tolist() == [0.0, 1e-15, 0.0]
 
 
 def test_log_probs_are_rounded_down_and_need_a_log_z() -> None:
-    answer = Answer("lm", "1", "", "exact", *TOP[2:], chance=0.0)
+    answer = Answer("lm", "1", "", "exact", *TOP[2:], max_error=0.0)
     with pytest.raises(ValueError, match="normalizer"):
         TopKReply(TOP.ids, TOP.logits, answer).log_probs()
     known = answer._replace(log_z=np.array([1, 2, 3], np.float32))

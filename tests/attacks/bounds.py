@@ -1,4 +1,4 @@
-"""Attacks on `bounds` and `candidates` of `certified`: the interval of every logit and of log Z.
+"""Attacks on `bounds` and `candidates` of `sketch`: the interval of every logit and of log Z.
 
 How tight an interval is: the distance of a logit from its middle, in halves of its width.
 
@@ -10,8 +10,8 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.rotated_rows import turn
+from logitsieve.index_builder.fit.sketch import Widths, code
 from tests.attacks import topk
 from tests.attacks.judge import LONG, log_z
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of

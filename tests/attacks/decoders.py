@@ -25,10 +25,10 @@ Hard = tuple[Softmax, Float32]  # a softmax, contexts [B, D]
 
 @contextmanager
 def decoding(softmax: Softmax, random: Generator) -> Iterator[LocalDecoder]:
-    """A decoder with the heads `exact` and `certified`, over an index on disk."""
+    """A decoder with the heads `exact` and `sketch`, over an index on disk."""
     parts = {"sketch": sketched(softmax, random).arrays}
     with tempfile.TemporaryDirectory() as folder:
-        path = write_heads(Path(folder) / "attacked" / "1", softmax, "certified", parts=parts)
+        path = write_heads(Path(folder) / "attacked" / "1", softmax, "sketch", parts=parts)
         decoder = LocalDecoder(open_index(path, verify="sizes"))
         yield decoder
         decoder.close()

@@ -17,7 +17,7 @@ from numpy.random import Generator
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.decoding import sampler
-from logitsieve.heads import certified
+from logitsieve.heads import sketch
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.attacks.decoders import KINDS, decoding
@@ -29,7 +29,7 @@ ROWS, SAMPLES, CALLS = 8, 16, 6
 LEAST = 2.0**-40  # of min-p's product: closer than this to the limit either is right
 
 # By bounds or the best ids, however small a softmax is.
-certified.PRODUCTS_A_DRAW = vars(sampler)["PRODUCTS_A_DRAW"] = 0
+sketch.PRODUCTS_A_DRAW = vars(sampler)["PRODUCTS_A_DRAW"] = 0
 
 
 def drawn(random: Generator, kind: str) -> Tally:
@@ -44,7 +44,7 @@ def drawn(random: Generator, kind: str) -> Tally:
             min_p = float(random.choice([0.0, 0.0, 0.1]))
             seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
             how: Any = {"temperature": temperature, "top_k": top_k, "min_p": min_p}
-            how |= {"seeds": seeds, "head": str(random.choice(["exact", "certified"]))}
+            how |= {"seeds": seeds, "head": str(random.choice(["exact", "sketch"]))}
             reply = decoder.sample(hidden, SAMPLES, constraints=constraints, **how)
             remaining = possible(left, temperature, top_k, min_p)
             scale = 1.0 / temperature if temperature else 1.0

@@ -46,7 +46,7 @@ KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth
 def lawful(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random edits, temperatures, filters and widths."""
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
-    exact, certified = ExactHead(softmax), without_levels(softmax, random).head
+    exact, sketch = ExactHead(softmax), without_levels(softmax, random).head
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
@@ -61,8 +61,8 @@ def lawful(random: Generator, kind: str) -> Tally:
         ids, _, _ = exact.draw(hidden, options)
         name = f"scale {scale} top-p {top_p} min-p {min_p} width {width}"
         tally.join(judged(f"exact {name}", ids, values, left, unsure))
-        ids, fields, _ = certified.draw(hidden, options)
-        tally.join(judged(f"certified {name}", ids, values, left, unsure))
+        ids, fields, _ = sketch.draw(hidden, options)
+        tally.join(judged(f"sketch {name}", ids, values, left, unsure))
         narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
     return tally

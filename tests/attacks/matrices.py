@@ -9,11 +9,11 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.heads import SketchHead, Softmax
 from logitsieve.index.sketch_codes import codings_of
-from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.levels import FIRST, code_levels
 from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
+from logitsieve.index_builder.fit.sketch import Widths, code
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
 from tests.synthetic import coded_rows, rotated, sketch_head
@@ -31,7 +31,7 @@ class Sketched(NamedTuple):
     arrays: dict[str, np.ndarray]
 
     @property
-    def head(self) -> CertifiedHead:
+    def head(self) -> SketchHead:
         return sketch_head(self.softmax, self.arrays)
 
     def with_bias(self, bias: Float32) -> "Sketched":

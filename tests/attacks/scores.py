@@ -32,7 +32,7 @@ from tests.attacks.tally import Tally
 from tests.oracle import logits64
 
 ROWS = 8
-NORMALIZERS: tuple[NormalizerName, ...] = ("exact", "certified")
+NORMALIZERS: tuple[NormalizerName, ...] = ("exact", "sketch")
 ULP = np.float32(2.0**-23)
 
 

@@ -1,4 +1,4 @@
-"""Attacks on the top k of `certified` and `exact`: ids, order and last bits, judged by `dot64`.
+"""Attacks on the top k of `sketch` and `exact`: ids, order and last bits, judged by `dot64`.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
@@ -9,8 +9,8 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.index_builder.fit.certified import Widths, code
 from logitsieve.index_builder.fit.rotated_rows import factored, turn
+from logitsieve.index_builder.fit.sketch import Widths, code
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.utils.stored import KINDS
 from tests.attacks.judge import best

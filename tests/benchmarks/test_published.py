@@ -91,8 +91,8 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(
 def test_every_contender_decodes_the_text(gguf: Path, gguf_index: Path, draw: str | None) -> None:
     texts = [(list(range(300, 320)), 4)] * 3
     found = speeds(gguf, gguf_index, texts, 1, library(), draw)
-    assert list(found) == [PEER, BODY, "exact", "certified"]
-    assert found["certified"]["proven"][0] == 1
+    assert list(found) == [PEER, BODY, "exact", "sketch 0"]
+    assert found["sketch 0"]["proven"][0] == 1
     assert found[BODY]["scanned"][0] == 0
     assert all(one["tokens_per_s"][1] > 0 for one in found.values())
 
@@ -122,7 +122,7 @@ def test_best_tokens_are_judged(
     texts = [Stretch(list(range(300, 310)), 2)] * 2
     monkeypatch.setattr("benchmarks.llamacpp.judge.stretches", lambda *_: texts)
     found = judge(gguf, gguf_index, 16, ["english"], 1)["english"]
-    assert found["certified"] == {"tokens": 16, "wrong": 0, "proven": 16}
+    assert found["sketch 0"] == {"tokens": 16, "wrong": 0, "proven": 16}
     assert found[PEER]["tokens"] == 16
 
 

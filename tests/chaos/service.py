@@ -34,14 +34,14 @@ V, D, TIMEOUT_S = 3000, 24, 20.0
 TOKEN, ADMIN_TOKEN = "chaos-reads-with-this", "chaos-administers-with-this"
 REFUSALS = (Overloaded, Unavailable, DeadlineExceeded)
 VICTIM = "victim"  # its files are cut
-HEADS = ("exact", "certified", "screen")
+HEADS = ("exact", "sketch", "screen")
 Ask = Callable[[np.random.Generator], None]
 
 
 def write_models(models: Path) -> None:
     for name, version in (("demo", 1), ("demo", 2), ("other", 1), (VICTIM, 1)):
         softmax = make_softmax(V, D, seed=10 * version + len(name))
-        write_heads(models / name / str(version), softmax, "certified", "screen")
+        write_heads(models / name / str(version), softmax, "sketch", "screen")
     (models / "demo" / "aliases.json").write_text(json.dumps({"stable": 1}))
 
 
@@ -158,7 +158,7 @@ class Service:
                 result = client.infer(
                     "other",
                     [rows, k],
-                    parameters={"head": "certified"},
+                    parameters={"head": "sketch"},
                     headers=headers,
                     client_timeout=TIMEOUT_S,
                 )
@@ -166,7 +166,7 @@ class Service:
                 refused = any(name in str(error.status()) for name in names)
                 self.tally.count("kserve", "refused" if refused else "lost", str(error))
                 return
-            right = self.local["other", "1"].topk(hidden, 4, head="certified").ids
+            right = self.local["other", "1"].topk(hidden, 4, head="sketch").ids
             same = np.array_equal(result.as_numpy("ids"), right)
             self.tally.count("kserve", "right" if same else "wrong", "ids are others")
 
@@ -181,7 +181,7 @@ class Service:
             def ask(rng: np.random.Generator) -> None:
                 hidden = make_hidden(1, D, seed=int(rng.integers(1 << 30)))
                 row = [float(value) for value in hidden[0]]
-                body = {"model": "other", "row": row, "k": 3, "head": "certified"}
+                body = {"model": "other", "row": row, "k": 3, "head": "sketch"}
                 try:
                     reply = client.post("/api/top", json=body)
                 except httpx2.TransportError:
@@ -192,7 +192,7 @@ class Service:
                     self.tally.count("console", outcome, reply.text)
                     return
                 ids = [word["id"] for word in reply.json()["words"]]
-                right = self.local["other", "1"].topk(hidden, 3, head="certified").ids[0].tolist()
+                right = self.local["other", "1"].topk(hidden, 3, head="sketch").ids[0].tolist()
                 self.tally.count("console", "right" if ids == right else "wrong", f"{ids}")
 
             yield ask

@@ -4,7 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from logitsieve.cli.generate import DENSE, Handover, grade_of
+from logitsieve.api.keywords import Target
+from logitsieve.cli.generate import DENSE, Handover
 from logitsieve.client.llamacpp import LlamaContext, attach
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -35,7 +36,7 @@ class Making:
 def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Handover, str]:
     """Six tokens, after two of which the index is made: ids, what answers and the cost."""
     with attach(context, None) as attached:
-        handover = Handover(attached, making, DENSE, "assured", threads=1)
+        handover = Handover(attached, None, making, Target(head=DENSE), threads=1)
         generation = attached.generate(PROMPT, max_tokens=6)
         for number, _ in enumerate(generation):
             if making is not None and number == 1:
@@ -57,9 +58,9 @@ def test_an_index_answers_once_it_is_made(
         same, handover, cost = generated(context, Making(decoder=decoder))
         handover.end(wait=False)
     assert same == ids
-    assert handover.head == "certified"
+    assert handover.head == "sketch"
     assert re.fullmatch(SWAPPED, cost)
-    said = "The index is made after 3 s: certified answers from here.\n"
+    said = "The index is made after 3 s: sketch answers from here.\n"
     assert capsys.readouterr().err == said
 
 
@@ -70,11 +71,5 @@ def test_llama_cpp_answers_without(make_gguf: Make, capsys: pytest.CaptureFixtur
     assert cost.endswith("all 560 logits of each")
     assert capsys.readouterr().err == "No index could be made: out of luck\n"
     making, unused = Making(error="out of luck"), cast(Any, None)
-    Handover(unused, making, DENSE, "certified", threads=1).end(wait=True)  # type: ignore[arg-type]
+    Handover(unused, None, cast(Any, making), Target(head=DENSE), threads=1).end(wait=True)
     assert capsys.readouterr().err == "After 3 s the index could not be made: out of luck\n"
-
-
-def test_a_sketch_without_grades_is_certified(decoder: LocalDecoder) -> None:
-    assert grade_of(None, "assured") == DENSE
-    assert grade_of(decoder, "assured") == grade_of(decoder, "") == "certified"
-    assert grade_of(decoder, "exact") == "exact"

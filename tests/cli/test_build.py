@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.cli.build import certified_share
+from logitsieve.cli.build import proving_share
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
 from tests.cli.test_points import point
@@ -30,7 +30,7 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     assert index.vocabulary[299] == "word299"
     assert {point["head"]["name"] for point in facts["calibration"]["points"]} == {
         "exact",
-        "certified",
+        "sketch",
         "screen",
     }
     shown = run("inspect", inputs["--out"]).stdout
@@ -38,13 +38,14 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
 
 
 def test_a_sketch_that_leaves_most_rows_is_told() -> None:
-    heads = {"certified": 290.0, "exact": 300.0}
-    points = [point(name, 1.0, 1.0, 1.0) | {"candidates": rows} for name, rows in heads.items()]
+    heads = {"sketch": 290.0, "exact": 300.0}
+    made = (point(name, 1.0, 1.0, 1.0) | {"candidates": rows} for name, rows in heads.items())
+    points = [one | {"max_error": 0.0} for one in made]
     points.append(points[0] | {"rows": 8, "candidates": 300.0})  # by the code of `exact`
     index: Any = SimpleNamespace(calibration={"points": points}, vocab_size=300)
-    assert certified_share(index) == 290 / 300
+    assert proving_share(index) == 290 / 300
     index.calibration = None
-    assert certified_share(index) == 0
+    assert proving_share(index) == 0
 
 
 def test_build_prints_what_it_measured_and_a_half_type(run: Run, inputs: dict[str, Any]) -> None:
@@ -84,7 +85,7 @@ def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     del inputs["--contexts"]
     run("build", *flat(inputs), says="without contexts bounds are for any direction")
     index = open_index(inputs["--out"])
-    assert (index.heads, index.calibration) == (("exact", "certified"), None)
+    assert (index.heads, index.calibration) == (("exact", "sketch"), None)
     said = "error: contexts: got nothing, allowed: contexts to fit"
     run("build", *flat(inputs | {"--heads": "screen"}), code=2, says=said)
 
@@ -95,7 +96,7 @@ def test_gguf_and_no_contexts(run: Run, make_gguf: Make, llama_wheel: None, tmp_
     options = ("--threads", 1, "--heldout-rows", 20)
     run(*made, *options, says="the model reads the primer first")
     index = open_index(out)
-    assert index.heads == ("exact", "certified")
+    assert index.heads == ("exact", "sketch")
     assert index.calibration is not None
     assert index.calibration["heldout_rows"] == 20
     assert "primer" not in run(*made, code=2, says="error: out: got").stderr

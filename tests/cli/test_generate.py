@@ -2,11 +2,12 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from logitsieve.cli import background
-from logitsieve.cli.generate import GenerateOptions, _cost
+from logitsieve.cli.generate import GenerateOptions, Handover
 from logitsieve.client.llamacpp_generation import GenerationCost
 from logitsieve.index import open_index
 from tests.cli.conftest import Run, write_demo
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("llama_wheel", "build")
 
 PROMPT = "the time of man"
 PROVEN = "the head alone [0-9,]+; [0-9,]+ of 560 rows a token, 6 tokens proven"
-COST = {"certified": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
+COST = {"sketch": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
 
 
 def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path) -> None:
@@ -27,7 +28,7 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path
         result = run("generate", *options, "--head", head, "--index", gguf_index)
         shown[head] = result.stdout
         assert re.search(f"^6 tokens: [0-9,.]+ a second, {COST[head]}$", result.stderr, re.M)
-    assert shown["certified"] == shown["exact"] == shown["dense"]
+    assert shown["sketch"] == shown["exact"] == shown["dense"]
     assert shown["dense"].startswith(PROMPT)
     for more in ((), ("--lookup",)):
         assert run("generate", *options, "--head", "dense", *more).stdout == shown["dense"]
@@ -51,10 +52,10 @@ def test_without_an_index_one_is_made(
     out = tmp_path / "cache" / "indexes" / name / "1"
     assert kept.stderr.startswith(f"No --index is given: that in {out} answers.\n")
     assert list(out.parents[1].rglob("1")) == [out]
-    assert re.search(COST["certified"], kept.stderr)
+    assert re.search(COST["sketch"], kept.stderr)
     assert dense.stdout == dropped.stdout == kept.stdout
     assert "--index" not in dense.stderr
-    assert json.loads(run(*command, "--json").stdout)["head"] == "certified"
+    assert json.loads(run(*command, "--json").stdout)["head"] == "sketch"
 
 
 def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
@@ -69,35 +70,41 @@ def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     assert json.loads(scored.stdout)["head"] == "dense"
 
 
-def test_the_head_of_an_index_is_certified_if_none_is_named(
+def test_the_head_of_an_index_is_sketch_if_none_is_named(
     run: Run, make_gguf: Make, gguf_index: Path
 ) -> None:
     """Whatever its times were."""
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
     index = ("--index", gguf_index)
-    assert json.loads(run(*command, *index, "--json").stdout)["head"] == "certified"
-    said = "error: head: got screen, allowed: exact, certified, dense"
+    assert json.loads(run(*command, *index, "--json").stdout)["head"] == "sketch"
+    said = "error: head: got screen, allowed: exact, sketch, dense"
     assert said in run(*command, *index, "--head", "screen", code=2).stderr
 
 
 @pytest.mark.parametrize(
-    ("head", "texts", "scanned", "said"),
+    ("head", "max_error", "texts", "scanned", "said"),
     [
-        ("exact", 4, 560, "560 of 560 rows a token, 10 tokens proven"),
-        ("certified", 3, 560, "560 of 560 rows a token, 10 tokens proven"),
-        ("certified", 4, 30, "30 of 560 rows a token, 10 tokens proven"),
+        ("exact", 0, 4, 560, "560 of 560 rows a token, 10 tokens proven"),
+        ("sketch", 0, 3, 560, "560 of 560 rows a token, 10 tokens proven"),
+        ("sketch", 0, 4, 30, "30 of 560 rows a token, 10 tokens proven"),
         (
-            *("certified", 4, 560),
+            *("sketch", 0, 4, 560),
             "10 tokens proven\nMore than 3 texts at once are continued by all rows.",
         ),
-        ("assured", 1, 30, "each token right but for a chance of 1e-15"),
-        ("screen", 1, 30, "0 tokens proven"),
+        ("sketch", 1e-15, 1, 30, "each token right but for a chance of 1e-15"),
+        ("screen", 1, 1, 30, "0 tokens proven"),
     ],
 )
-def test_the_last_line_says_what_a_head_did(head: str, texts: int, scanned: int, said: str) -> None:
-    proven = 10 if head in ("exact", "certified") else 0
+def test_the_last_line_says_what_a_head_did(
+    head: str, max_error: float, texts: int, scanned: int, said: str
+) -> None:
+    proven = 0 if max_error else 10
     counts = GenerationCost(tokens=10, proven=proven, seconds=1, head_s=1, scanned=10 * scanned)
-    assert _cost(counts, 560, head, texts).endswith(said)
+    attached, decoder = Mock(), Mock()
+    attached.context.gguf.vocab_size = 560
+    decoder.engine_for.return_value.max_error = max_error
+    handover = Handover(attached, decoder, None, {"head": head}, threads=1)
+    assert handover.cost(counts, texts).endswith(said)
 
 
 def test_several_prompts_and_draws(run: Run, make_gguf: Make, gguf_index: Path) -> None:

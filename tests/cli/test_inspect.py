@@ -40,18 +40,18 @@ def test_a_misshapen_calibration(run: Run, index: Path, command: list[str], text
 def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None:
     shown = run("inspect", tuned).stdout
     [line] = [line for line in shown.splitlines() if line.endswith(" B=1, B=8, B=64 ")]
-    assert line.startswith(" screen ")  # no target: the default head ...
-    assert " probes=1 " in line  # ... at its stored knobs
-    assert "no target: the default head" in shown
+    assert line.startswith(" exact ")  # no target: a proof
+    assert "wrong with a chance of at most 1e-15" in shown
+    assert "AUTO, proven" in run("inspect", tuned, "--max-error", 0).stdout
     shown = run("inspect", tuned, "--min-precision", 0.01).stdout
     assert "AUTO, asked for P@k >= 0.01" in shown
     facts = json.loads(run("inspect", tuned, "--min-precision", 0.01, "--json").stdout)
     choices = facts["auto"]["choices"]
     assert [choice["k"] for choice in choices[::3]] == ["1", "2-5", "6-10", "11 or more"]
     assert [choice["rows"] for choice in choices[:3]] == [1, 8, 64]
-    assert all(choice["proven"] for choice in choices[-3:])
+    assert all(choice["max_error"] == 0 for choice in choices[-3:])
     for choice in choices[:9]:
-        assert choice["proven"] or min(choice["precision_low"].values()) >= 0.01
+        assert choice["max_error"] == 0 or min(choice["precision_low"].values()) >= 0.01
         assert choice["us_per_row"] > 0
     # Nothing that is precise enough is faster.
     points = facts["calibration"]["points"]
@@ -68,4 +68,4 @@ def test_auto_takes_a_proof_if_asked(run: Run, tuned: Path, options: list[Any]) 
     assert "AUTO, asked for a proof" in run("inspect", tuned, *options).stdout
     facts = json.loads(run("inspect", tuned, *options, "-k", 7, "--json").stdout)
     assert [choice["k"] for choice in facts["auto"]["choices"]] == ["6-10"] * 3
-    assert all(choice["proven"] for choice in facts["auto"]["choices"])
+    assert all(choice["max_error"] == 0 for choice in facts["auto"]["choices"])

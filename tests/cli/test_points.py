@@ -18,7 +18,7 @@ def point(head: str, us: float, mean: float, low: float, **knobs: float) -> dict
         "uneven": False,
         "candidates": 7.0,
         "mass_kept": 0.9,
-        "proven": head == "exact",
+        "max_error": 0.0 if head == "exact" else 1.0,
     }
 
 
@@ -26,10 +26,12 @@ def make(path: Path, low: float) -> Index:
     """An index for P@1 >= 0.998 whose stored screen was measured at this lower bound."""
     knobs = {"escalate": -1.0, "prescreen": 0.0, "probes": 1.0}
     points = [point("exact", 100.0, 1.0, 1.0), point("screen", 30.0, 0.9986, low, **knobs)]
+    points.append(point("sketch", 200.0, 1.0, 1.0, max_error=0.0))
     written = write_heads(
         path,
         make_softmax(),
         "screen",
+        "sketch",
         config={"target_precision": {"p1": 0.998}},
         calibration={"machine": {"cpu": "any"}, "heldout_rows": 9, "points": points},
     )
@@ -47,6 +49,7 @@ def test_points_are_shown_by_time(tmp_path: Path, capsys: pytest.CaptureFixture[
     costs = "P@1 >= 0.998 screen, 30 us; P@1 >= 0.999 exact, 100 us; P@1 >= 0.9995 exact"
     assert costs in " ".join(printed.split())
     assert "times are those of another machine, any" in printed
+    assert "Cost of max_error of sketch at B=1: 0: 200 us" in printed
     words = [line.split()[:1] for line in printed.splitlines()]
     heads = [first for [first] in filter(None, words) if first in ("screen", "exact")]
     assert heads == ["screen", "exact"]

@@ -61,13 +61,13 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
     assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
     assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
     assert [row["scanned"] for row in reply["rows"]] == top.scanned.tolist()
-    assert [row["chance"] for row in reply["rows"]] == [1.0] * 3
+    assert [row["max_error"] for row in reply["rows"]] == [1.0] * 3
     assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
     for draws in ([], ["--sample", 1]):
         options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
         reply = json.loads(run("query", "--address", address, *options).stdout)
-        assert reply["normalizer"] == "exact"  # the index has no `certified`
+        assert reply["normalizer"] == "exact"  # the index has no `sketch`
     options = ("--hidden", hidden, "--sample", 3, "--seed", 5, "--temperature", 2, "--json")
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again

@@ -22,7 +22,7 @@ def test_the_command_answers_and_stops(make_gguf: Make, gguf_index: Path) -> Non
     asked = {"prompt": "the time", "max_tokens": 3, "echo": True, "logprobs": 1, "temperature": 0}
     made = client.completion(**asked)
     [facts] = made["logitsieve"]["choices"]
-    assert facts["heads"] == ["certified"]
+    assert facts["heads"] == ["sketch"]
     assert facts["exact"]
     assert len(made["logitsieve"]["index"]) == 64
     [engine] = [child for child in children(server.pid) if b"spawn_main" in command_of(child)]
@@ -48,5 +48,5 @@ def test_bad_options_are_refused_before_the_model_is_read(run: Run, make_gguf: M
     said = "error: tls_key: got nothing"
     run("serve-gguf", make_gguf(), "--tls-cert", "cert.pem", code=2, says=said)
     run("serve-gguf", "absent.gguf", code=2)
-    said = "error: head: got 'screen', allowed: certified, assured, estimated, dense; others"
+    said = "error: head: got 'screen', allowed: sketch, dense; others"
     run("serve-gguf", make_gguf(), "--head", "screen", code=2, says=said)

@@ -12,7 +12,7 @@ def test_verify_tells_what_it_checked(run: Run, index: Path, tmp_path: Path) -> 
     assert facts["ok"]
     assert {path.name for path in index.iterdir()} == set(facts["checked"])
     assert "no damage" in run("verify", index).stdout
-    out = write_heads(tmp_path / "demo" / "1", make_softmax(vocab_size=5000), "certified")
+    out = write_heads(tmp_path / "demo" / "1", make_softmax(vocab_size=5000), "sketch")
     assert json.loads(run("verify", out, "--json").stdout)["rows"] == 1024
     assert "1,024 rows checked (of 5,000), all bounds hold" in run("verify", out).stdout
     assert "5,000 rows checked (of 5,000)" in run("verify", out, "--all-rows").stdout

@@ -82,7 +82,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--contexts DATA/narrow.npy": "error: contexts: got D = 3",
     },
     "generate --gguf GGUF --prompt go": {
-        "--head screen": "head: got 'screen', allowed: certified, assured, estimated, dense",
+        "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--file -": "prompt: got both --prompt and --file",
         "--logprobs": "logprobs: got text output, allowed: --logprobs with --json",
         "--system go": "system: got 'go', allowed: --system with --chat",
@@ -112,7 +112,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--models DATA --device tpu": "device: got 'tpu'",
     },
     "serve-gguf GGUF": {
-        "--head screen": "head: got 'screen', allowed: certified, assured, estimated, dense",
+        "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--port 70000": "--port",
         "--sequences 0": "--sequences",
     },

@@ -163,11 +163,11 @@ def test_banned_ids_fewer_words_than_beams_and_a_target() -> None:
 def test_an_index_finds_the_same_in_process_and_over_the_wire(tmp_path: Path, loop: Loop) -> None:
     model = Recurrent(words=400)
     softmax = Softmax(model.decoder.weight.astype(np.float32), np.zeros(400, np.float32))
-    index = write_heads(tmp_path / "lm" / "1", softmax, "certified")
+    index = write_heads(tmp_path / "lm" / "1", softmax, "sketch")
     expected, found = model.search(n_best=3), []
     with running(loop, config_for(tmp_path)) as run:
         for model.decoder in (LocalDecoder(open_index(index)), run.client):
-            found.append(model.search(n_best=3, head="certified"))
+            found.append(model.search(n_best=3, head="sketch"))
     assert found[0].exact.all()
     assert found[0].hypotheses == found[1].hypotheses
     for ours, theirs in zip(found[0].hypotheses, expected.hypotheses, strict=True):

@@ -69,11 +69,11 @@ def test_without_top_k_the_decoder_draws(model: Any, edits: dict[str, Any]) -> N
 
 def test_the_normalizer_and_the_target_are_the_callers(language_model: Any) -> None:
     decoder = decoder_of(language_model)
-    with attach(language_model, decoder, normalizer="lowrank", model="lm", head="certified"):
+    with attach(language_model, decoder, normalizer="lowrank", model="lm", head="sketch"):
         generate(language_model, num_beams=2)
     assert {"", "lowrank"} >= set(targets_of(decoder))
     assert all(target["model"] == "lm" for _, target in decoder.asked)
-    assert all(target["head"] == "certified" for _, target in decoder.asked)
+    assert all(target["head"] == "sketch" for _, target in decoder.asked)
 
 
 @pytest.mark.parametrize("model", ["gpt2", "marian"], indirect=True)

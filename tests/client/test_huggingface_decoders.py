@@ -37,11 +37,11 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of models with `lm`, of the exact and the certified head."""
+    """A folder of models with `lm`, of the exact and the head sketch."""
     folder = tmp_path_factory.mktemp("models")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
-    write_heads(folder / "lm" / "1", softmax, "certified")
+    write_heads(folder / "lm" / "1", softmax, "sketch")
     return folder
 
 
@@ -61,7 +61,7 @@ def decoder(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("head", ["exact", "certified"])
+@pytest.mark.parametrize("head", ["exact", "sketch"])
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: "+".join(search) or "greedy")
 def test_generate_chooses_what_it_chose(
     model: Any, decoder: Decoder, head: str, search: dict[str, Any]
@@ -86,7 +86,7 @@ def test_the_same_draws_in_process_and_over_the_wire(
 ) -> None:
     texts = []
     for decoder in (local, remote):
-        with attach(model, decoder, model="lm", head="certified"):
+        with attach(model, decoder, model="lm", head="sketch"):
             texts.append(generate(model, do_sample=True, top_k=0, **options))
     assert texts[0] == texts[1]
 

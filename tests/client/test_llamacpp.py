@@ -22,10 +22,10 @@ PROMPTS = ["the time of man", "go back", "it is good and"]
 
 
 def write_gguf_index(gguf: GgufModel, out: Path) -> Path:
-    """An index of the exact and the certified head over a file's matrix."""
+    """An index of the exact and the head sketch over a file's matrix."""
     bias = np.zeros(gguf.vocab_size, np.float32) if gguf.bias is None else gguf.bias
     softmax = Softmax(np.array(gguf.matrix.dense()), np.array(bias))
-    return write_heads(out, softmax, "certified")
+    return write_heads(out, softmax, "sketch")
 
 
 def dense_of(gguf: GgufModel) -> DenseDecoder:
@@ -61,7 +61,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "plain")
-@pytest.mark.parametrize("head", ["exact", "certified"])
+@pytest.mark.parametrize("head", ["exact", "sketch"])
 def test_greedy_tokens_are_the_best_in_float64(
     context: LlamaContext, local: LocalDecoder, head: str, options: dict[str, Any]
 ) -> None:
@@ -92,11 +92,11 @@ def test_sequences_of_a_batch_are_as_one_by_one(context: LlamaContext, local: Lo
 
 def test_one_call_of_the_decoder_for_all_sequences_none_for_prompts(context: LlamaContext) -> None:
     decoder = dense_of(context.gguf)
-    with attach(context, decoder, head="certified", model="small") as attached:
+    with attach(context, decoder, head="sketch", model="small") as attached:
         decoder.asked.clear()
         generation = attached.generate(PROMPTS, max_tokens=4, ignore_end=True)
         assert len(list(generation)) == 12
-    assert decoder.asked == [("topk", {"head": "certified", "model": "small"})] * 4
+    assert decoder.asked == [("topk", {"head": "sketch", "model": "small"})] * 4
     assert generation.counts.tokens == 12
     assert generation.counts.prompt_tokens == sum(len(context.tokenize(one)) for one in PROMPTS)
 
@@ -131,7 +131,7 @@ def test_decoders_swap_midway(context: LlamaContext, local: LocalDecoder, begun:
         for _ in range(4):  # into the second of three sequences
             next(generation)
         before = generation.counts.proven
-        attached.swap(local, head="certified")
+        attached.swap(local, head="sketch")
         list(generation)
         assert generation.ids == expected
         assert generation.counts.proven == before + 3 * 10
@@ -161,7 +161,7 @@ def test_by_a_channel(context: LlamaContext, gguf_index: Path, local: Any, loop:
         expected = run(attached), run(attached, temperature=1.0, seeds=3)
     with (
         running(loop, config_for(gguf_index.parents[1])) as server,
-        attach(context, server.client, head="certified") as attached,
+        attach(context, server.client, head="sketch") as attached,
     ):
         assert (run(attached), run(attached, temperature=1.0, seeds=3)) == expected
 

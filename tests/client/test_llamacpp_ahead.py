@@ -109,7 +109,7 @@ def test_an_index_chooses_among_drafts(make_gguf: Make, tmp_path: Path) -> None:
     with LlamaContext(make_gguf(**STEADY), positions=256) as context:
         decoder = LocalDecoder(open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1")))
         options: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "seeds": 4}
-        with attach(context, decoder, head="certified") as attached:
+        with attach(context, decoder, head="sketch") as attached:
             plain = made(attached.generate(PROMPT, logprobs=True, **options))
             drafter = Oracle([*PROMPT, *plain[1][0]], spoil=0.2)
             ahead = attached.generate(PROMPT, logprobs=True, drafter=drafter, **options)
@@ -119,7 +119,7 @@ def test_an_index_chooses_among_drafts(make_gguf: Make, tmp_path: Path) -> None:
             dense = attached.generate(PROMPT, drafter=drafter, **options)
             for count, _ in enumerate(dense):
                 if count == 9:
-                    attached.swap(decoder, head="certified")
+                    attached.swap(decoder, head="sketch")
             assert len(dense.ids[0]) == 30
 
 

@@ -37,6 +37,6 @@ def test_nothing_is_promised_of_rows_that_an_older_server_calls_not_exact() -> N
     for tensor in (response.answer.exact, response.answer.fallback):
         put(tensor, np.array([True, False]))
     put(response.answer.scanned, np.zeros(2, np.int32))
-    assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1.0]
-    response.answer.chance = 1e-15
-    assert to_reply(SCORE, response).answer.chances.tolist() == [0.0, 1e-15]
+    assert to_reply(SCORE, response).answer.max_errors.tolist() == [0.0, 1.0]
+    response.answer.max_error = 1e-15
+    assert to_reply(SCORE, response).answer.max_errors.tolist() == [0.0, 1e-15]

@@ -30,7 +30,7 @@ def attached(
     path = make_gguf(head="Q8_0", chat_template=CHAT)
     with LlamaContext(path, sequences=3, positions=3 * 256, separate=True) as context:
         index = write_gguf_index(context.gguf, tmp_path_factory.mktemp("models") / NAME / "1")
-        with attach(context, LocalDecoder(open_index(index)), head="certified") as attached:
+        with attach(context, LocalDecoder(open_index(index)), head="sketch") as attached:
             yield attached
 
 
@@ -71,7 +71,7 @@ def serving(
     started: bool = True,
 ) -> Iterator[tuple[Client, Engine]]:
     widths = steady_sequences(attached.context)
-    engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "certified")
+    engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "sketch")
     lanes = Lanes(Journal(), stuck=lambda: None)
     endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), lanes, request_s=request_s)
 

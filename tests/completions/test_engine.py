@@ -36,14 +36,14 @@ def test_an_index_takes_over_between_two_requests(make_gguf: Make, gguf_index: P
         first, second = task(told, [5, 6, 7]), task(told, [5, 6, 7])
         engine.submit([first])
         engine.turn()
-        attached.swap(LocalDecoder(open_index(gguf_index)), head="certified")
-        names[0] = "certified"
+        attached.swap(LocalDecoder(open_index(gguf_index)), head="sketch")
+        names[0] = "sketch"
         engine.submit([second])
         engine.turn()
-    dense, certified = (piece.tokens for piece in told if isinstance(piece, Piece))
-    assert (first.heads, second.heads) == ({"dense"}, {"certified"})
+    dense, bounded = (piece.tokens for piece in told if isinstance(piece, Piece))
+    assert (first.heads, second.heads) == ({"dense"}, {"sketch"})
     assert (first.proven, second.proven) == (0, 2)
-    for one, other in zip(dense[1:], certified[1:], strict=True):
+    for one, other in zip(dense[1:], bounded[1:], strict=True):
         assert one.log_z is None
         assert other.log_z is not None
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-5)
@@ -89,7 +89,7 @@ def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequence
     ]
     context = LlamaContext(path, sequences=sequences, positions=256 * sequences, separate=True)
     index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
-    with context, attach(context, LocalDecoder(index), head="certified") as attached:
+    with context, attach(context, LocalDecoder(index), head="sketch") as attached:
         engine = Engine(attached, waiting=len(asked), widths=steady_sequences(context))
         heard = []
         for at_once in (1, len(asked)):
@@ -111,7 +111,7 @@ def test_a_refused_request_ends_alone(make_gguf: Make, tmp_path: Path) -> None:
     index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
     asked: list[dict[str, Any]] = [{}, {"options": options(temperature=1.0)}, {"logprobs": 1}]
     told: list[list[Any]] = [[] for _ in asked]
-    with context, attach(context, LocalDecoder(index), head="certified") as attached:
+    with context, attach(context, LocalDecoder(index), head="sketch") as attached:
         engine = Engine(attached, waiting=3)
         engine.submit(
             [

@@ -79,7 +79,7 @@ def test_the_truth_beyond_openais_interface(client: Client) -> None:
     [facts] = made["logitsieve"]["choices"]
     assert made["logitsieve"]["index"] == "hash"
     assert facts["exact"] is True
-    assert facts["heads"] == ["certified"]
+    assert facts["heads"] == ["sketch"]
     assert 0 < facts["rows"] <= 560
     assert facts["log_z"][0] is None
     assert all(low <= high < low + 1e-5 for low, high in facts["log_z"][1:])

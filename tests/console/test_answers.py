@@ -18,7 +18,7 @@ HIDDEN = make_hidden(1)
 CONFIG = ServeConfig()
 
 
-@pytest.mark.parametrize("head", ["", "exact", "certified", "screen"])
+@pytest.mark.parametrize("head", ["", "exact", "sketch", "screen"])
 def test_the_answer_of_a_head_with_its_probabilities(demo: LocalDecoder, head: str) -> None:
     facts = top(demo, HIDDEN, {"k": 5, "head": head}, CONFIG)
     reply = demo.topk(HIDDEN, 5, head=head)
@@ -84,9 +84,9 @@ def test_words_that_no_probed_list_holds_or_a_bound_drops(demo: LocalDecoder) ->
         assert facts["lists"]["count"] >= stage["passed"]
         if word not in candidates:
             assert dropped_by(facts) == "list"
-    computed = demo.index.head("certified").candidates(HIDDEN, 5).ids
+    computed = demo.index.head("sketch").candidates(HIDDEN, 5).ids
     for word in range(0, 300, 5):
-        facts = reasons(demo, word=word, head="certified")
+        facts = reasons(demo, word=word, head="sketch")
         assert facts["computed"] == (word in computed)
         assert (dropped_by(facts) == "bounds") == (word not in computed)
     # A list that is scanned through the sketch.

@@ -66,7 +66,7 @@ def test_live_counts(routes: Routes) -> None:
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     facts = points_facts(demo)
     assert [point["head"] for point in facts["points"]] == [
-        *("exact", "certified", "screen", "screen", "screen")
+        *("exact", "sketch", "screen", "screen", "screen")
     ]
     assert facts["batches"] == [1, 8, 64]
     assert all(point["candidates"].keys() == {1, 8, 64} for point in facts["points"])
@@ -77,11 +77,14 @@ def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     for precision, k, field in ((2.0, 1, "min_precision"), (0.9, 0, "k")):
         with refused(field):
             chosen_facts(demo, precision, k)
+    with refused("max_error"):
+        chosen_facts(demo, None, 1, 1.0)
+    assert {one["head"] for one in chosen_facts(demo, None, 1, 0.0)["chosen"]} == {"sketch"}
 
 
 @pytest.mark.parametrize(
     ("precision", "head", "probes"),
-    [(None, "screen", 3), (0.5, "screen", 1), (0.985, "screen", 3), (1.0, "certified", None)],
+    [(None, "screen", 3), (0.5, "screen", 1), (0.985, "screen", 3), (1.0, "sketch", None)],
 )
 def test_what_auto_takes(
     demo: LocalDecoder, precision: float | None, head: str, probes: int | None

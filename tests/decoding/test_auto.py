@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, u
 from logitsieve.index import open_index
 from tests.evaluation.test_operating_points import (
     BATCHED,
-    CERTIFIED,
     EXACT,
     FAST,
     POINTS,
+    PROOF,
     WIDE,
     make_point,
 )
@@ -31,26 +32,28 @@ from tests.refusals import refused
 from tests.server.running import MEASURED, calibration, entries, write_model
 from tests.synthetic import make_hidden
 
+USUAL = make_point("sketch", (15, 15, 15), (0.9997, 0.9997, 0.9997), max_error=1e-15)
+
 
 def auto(
     points: list[OperatingPoint], target: dict[int, float] | None = None, stored: Any = FAST
 ) -> Auto:
-    return Auto(points, target or {}, 300, stored.setting)
+    return Auto(points, target or {}, 300, stored.setting, ("exact", "sketch", "screen"))
 
 
 def choose(
-    over: Auto, batch: int, k: int, precision: float | None, refuted: Any = None
+    over: Auto, batch: int, k: int, precision: float | None, refuted: Any = None, **more: float
 ) -> OperatingPoint | None:
     """The point of the choice; None where it was not measured."""
-    return over.measured.get(over.choose(batch, k, precision, refuted))
+    return over.measured.get(over.choose(batch, k, precision, refuted=refuted, **more))
 
 
 @pytest.mark.parametrize(
     ("batch", "k", "precision", "expected"),
     [
         *((1, 1, 0.98, FAST), (1, 1, 0.981, WIDE), (1, 5, 0.96, WIDE), (8, 10, 0.9, FAST)),
-        *((64, 1, 0.99, BATCHED), (1, 1, 0.9999, CERTIFIED), (64, 1, 0.9999, EXACT)),
-        *((1, 1, 1.0, CERTIFIED), (1, BEYOND, 0.5, CERTIFIED), (64, BEYOND, 1e-9, EXACT)),
+        *((64, 1, 0.99, BATCHED), (1, 1, 0.9999, PROOF), (64, 1, 0.9999, EXACT)),
+        *((1, 1, 1.0, PROOF), (1, BEYOND, 0.5, PROOF), (64, BEYOND, 1e-9, EXACT)),
     ],
 )
 def test_the_cheapest_point_that_is_precise_enough(
@@ -63,44 +66,51 @@ def test_a_target_of_the_index_is_met_whole_or_by_the_fastest_proof() -> None:
     chooser = auto(POINTS, {1: 0.9, 5: 0.99})
     assert [choose(chooser, 1, k, None) for k in (*KS, BEYOND)] == [WIDE] * 4
     assert choose(chooser, 64, 1, None) is BATCHED
-    assert choose(auto(POINTS, {5: 1.0}), 1, 1, None) is CERTIFIED
-    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 1, 1, None) is CERTIFIED
-    assert choose(auto([EXACT, FAST, CERTIFIED], {1: 0.999}), 64, 1, None) is EXACT
-    assured = make_point("assured", (15, 15, 15), (0.9997, 0.9997, 0.9997))
-    over = auto([EXACT, CERTIFIED, assured], {1: 0.999})
-    assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is assured
-    assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is CERTIFIED  # exact=True is 1.0
+    assert choose(auto(POINTS, {5: 1.0}), 1, 1, None) is PROOF
+    assert choose(auto([EXACT, FAST, PROOF], {1: 0.999}), 1, 1, None) is PROOF
+    assert choose(auto([EXACT, FAST, PROOF], {1: 0.999}), 64, 1, None) is EXACT
+    over = auto([EXACT, PROOF, USUAL], {1: 0.999})
+    assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is USUAL
+    assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is PROOF  # exact=True is 1.0
 
 
-def test_without_a_target_the_default_head_answers_unless_a_proof_is_faster() -> None:
-    """A `certified` that rules out few rows is slower than `exact`, and never the default."""
-    slow = make_point("certified", (120, 110, 90), (1, 1, 1), proven=True)
-    for stored in (slow, EXACT):
-        assert choose(auto([EXACT, slow], stored=stored), 1, 1, None) is EXACT
-    for point in (CERTIFIED, FAST):
-        assert choose(auto([EXACT, slow, point], stored=point), 1, 1, None) is point
-    for precision in (0.5, 1.0):
+def test_without_a_target_a_point_within_the_largest_error_answers() -> None:
+    loose = make_point("sketch", (12, 12, 12), (0.9997,) * 3, max_error=1e-3)
+    over = auto([EXACT, FAST, PROOF, loose, USUAL])
+    assert choose(over, 1, 1, None) is choose(over, 1, 1, None, max_error=1e-15) is USUAL
+    assert choose(over, 1, 1, None, max_error=0.0) is choose(over, 1, 1, 1.0) is PROOF
+    assert choose(over, 1, 1, None, max_error=1e-16) is PROOF
+    assert choose(over, 1, 1, None, max_error=0.5) is loose
+    targeted = auto([EXACT, FAST, PROOF, USUAL], {1: 0.9})
+    assert choose(targeted, 1, 1, None) is FAST
+    assert choose(targeted, 1, 1, None, max_error=0.1) is USUAL
+    assert choose(auto([EXACT, FAST], stored=FAST), 1, 1, None) is EXACT
+
+
+def test_a_sketch_that_rules_out_few_rows_is_slower_than_all() -> None:
+    slow = make_point("sketch", (120, 110, 90), (1, 1, 1), max_error=0)
+    for precision in (None, 0.5, 1.0):
         assert choose(auto([EXACT, slow], stored=slow), 1, 1, precision) is EXACT
-    assert choose(auto([EXACT, CERTIFIED], stored=CERTIFIED), 64, 1, None) is EXACT
-    assert auto([EXACT, slow]).drawing_head == "exact"
+    assert choose(auto([EXACT, PROOF], stored=PROOF), 64, 1, None) is EXACT
+    assert auto([EXACT, slow]).drawing(None) == ("exact", ())
     near = replace(slow, us_per_row={1: 110, 8: 110, 64: 90})  # one noisy measurement
     for chosen in (choose(auto([EXACT, near]), 1, 1, 1.0), choose(auto([EXACT, near]), 8, 1, None)):
         assert chosen is near
-    assert auto([EXACT, near]).drawing_head == "certified"
+    assert auto([EXACT, near]).drawing(None) == ("sketch", (("max_error", 0.0),))
     unproven = make_point("screen", (105, 90, 90), (1, 1, 1))
     assert choose(auto([EXACT, near, unproven]), 1, 1, 0.5) is near
     assert choose(auto([EXACT, near, unproven]), 8, 1, 0.5) is unproven
     many = replace(near, candidates={1: 151.0, 8: 300.0})  # of 300: by the code of `exact`
     assert choose(auto([EXACT, many]), 1, 1, 1.0) is EXACT
-    assert auto([EXACT, CERTIFIED]).drawing_head == "certified"
-    assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing_head == "exact"
+    assert auto([EXACT, USUAL, PROOF]).drawing(1e-3) == ("sketch", (("max_error", 1e-3),))
+    assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing(0.1) == ("exact", ())
 
 
 def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> None:
     def refuted(point: OperatingPoint, goal: Mapping[int, float]) -> bool:
         return point is FAST and goal[1] > 0.9
 
-    assert choose(auto(POINTS), 1, 1, 0.95, refuted) is CERTIFIED
+    assert choose(auto(POINTS), 1, 1, 0.95, refuted) is PROOF
     assert choose(auto(POINTS), 64, 1, 0.95, refuted) is BATCHED
     assert choose(auto(POINTS), 1, 1, 0.9, refuted) is FAST
 
@@ -108,6 +118,9 @@ def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> Non
 def test_what_was_not_measured() -> None:
     assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("exact", ())
     assert auto([]).choose(1, 0, None) == FAST.setting
+    assert auto([]).choose(1, 0, None, 1e-3) == ("sketch", (("max_error", 1e-3),))
+    assert auto([]).drawing(None) == ("sketch", (("max_error", 0.0),))
+    assert Auto([], {}, 300, heads=("exact",)).choose(1, 0, None, 0.1) == ("exact", ())
     assert auto([]).batches == (1,)
 
 
@@ -116,8 +129,8 @@ def test_luck_is_no_proof_and_equal_times_are_settled_by_one() -> None:
     assert choose(auto([lucky, EXACT]), 1, 1, 1.0) is EXACT
     assert choose(auto([lucky, EXACT]), 1, 1, 0.99999) is lucky
     equal = make_point("screen", (20, 22, 50))
-    assert choose(auto([equal, CERTIFIED]), 1, 1, 0.5) is CERTIFIED
-    one = make_point("exact", proven=True)
+    assert choose(auto([equal, PROOF]), 1, 1, 0.5) is PROOF
+    one = make_point("exact", max_error=0)
     few = replace(one, us_per_row={8: 0.5})
     assert choose(auto([one, few]), 64, 1, 1.0) is few
 
@@ -125,7 +138,7 @@ def test_luck_is_no_proof_and_equal_times_are_settled_by_one() -> None:
 def points_strategy() -> st.SearchStrategy[list[OperatingPoint]]:
     few = st.sampled_from([1.0, 2.0, 3.0])
     low = st.sampled_from([0.5, 0.9, 0.99])
-    us, sure = st.tuples(few, few, few), partial(make_point, "certified", proven=True)
+    us, sure = st.tuples(few, few, few), partial(make_point, "sketch", max_error=0)
     unproven = st.builds(make_point, us=us, low=st.tuples(low, low, low), probes=few)
     proven = st.builds(sure, us=us, low=st.just((1, 1, 1)), probes=few)
     points = st.one_of(unproven, proven)
@@ -160,6 +173,9 @@ def used(answer: Answer) -> tuple[str, dict[str, float]]:
 
 def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
     decoder = opened(tmp_path, kernel_cache)
+    for options in ({}, {"head": "AUTO"}, {"exact": False}, {"max_error": 0}):
+        assert used(decoder.topk(make_hidden(1), 5, **options).answer) == ("exact", {})
+    decoder = opened(tmp_path, kernel_cache, p1=0.9)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
         answer = decoder.topk(make_hidden(1), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
@@ -203,10 +219,10 @@ def test_an_asked_precision_chooses(
 @pytest.mark.parametrize(
     ("options", "head"),
     [
-        ({}, "certified"),
-        ({"head": "AUTO"}, "certified"),
-        ({"exact": False, "top_p": 0.5}, "certified"),
-        ({"normalizer": "exact"}, "certified"),
+        ({}, "sketch"),
+        ({"head": "AUTO"}, "sketch"),
+        ({"exact": False, "top_p": 0.5}, "sketch"),
+        ({"normalizer": "exact"}, "sketch"),
         ({"knobs": {"probes": 2}}, "screen"),
         ({"head": "svd"}, "svd"),
         ({"exact": True}, "exact"),
@@ -219,7 +235,7 @@ def test_draws_are_proven_unless_a_head_or_a_precision_is_named(
     """The default head is `screen`; without a calibration a precision is met by `exact`."""
     answer = decoder.sample(make_hidden(3), seeds=1, **options).answer
     assert answer.head == head
-    assert answer.exact.all() == (head in ("certified", "exact"))
+    assert answer.exact.all() == (head in ("sketch", "exact"))
 
 
 @pytest.mark.parametrize(
@@ -228,9 +244,9 @@ def test_draws_are_proven_unless_a_head_or_a_precision_is_named(
         ({}, "exact"),
         ({"head": "AUTO", "normalizer": "exact"}, "exact"),
         ({"min_precision": 0.5}, "exact"),
-        ({"normalizer": "candidates"}, "screen"),
+        ({"normalizer": "candidates"}, "exact"),
         ({"head": "screen"}, "screen"),
-        ({"constraints": Constraints(banned=[0])}, "screen"),
+        ({"constraints": Constraints(banned=[0])}, "exact"),
     ],
 )
 def test_steps_over_all_ids_by_an_exact_log_z_take_its_pass_over_w(
@@ -261,7 +277,7 @@ def test_draws_and_scores_need_a_precise_best_id(tmp_path: Path, kernel_cache: P
 def test_the_class_decides_what_a_head_proves(tmp_path: Path, kernel_cache: Path) -> None:
     points = calibration(
         entries("exact", (9, 9, 9), 1.0),
-        [{**entry, "proven": True} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
+        [{**entry, "max_error": 0.0} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
     )
     decoder = opened(tmp_path, kernel_cache, points)
     assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "exact"
@@ -292,6 +308,12 @@ def test_a_spoiled_calibration_is_refused(tmp_path: Path, kernel_cache: Path, po
         ({"min_precision": 0.5, "exact": True}, "min_precision"),
         ({"exact": True, "knobs": {"probes": 1}}, "knobs"),
         ({"exact": True, "head": "screen"}, "head"),
+        *(({"max_error": value}, "max_error") for value in (-1e-9, 1.0, nan, inf, "0", True)),
+        ({"max_error": 0.1, "exact": True}, "max_error"),
+        ({"max_error": 0.1, "min_precision": 0.5}, "max_error"),
+        ({"max_error": 0.1, "head": "sketch", "knobs": {"max_error": 0.1}}, "max_error"),
+        ({"max_error": 0.1, "head": "screen"}, "knobs.max_error"),
+        ({"max_error": 0.0, "head": "exact"}, "knobs.max_error"),
     ],
 )
 def test_contradictions(tmp_path: Path, kernel_cache: Path, options: Any, field: str) -> None:

@@ -19,7 +19,7 @@ from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, log_z_of, lo
 from tests.refusals import refused
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
-PROVING = "exact", "certified"
+PROVING = "exact", "sketch"
 
 
 class Asked(NamedTuple):
@@ -139,8 +139,8 @@ def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
     """Near twins in the first group, one far behind in the second, one alone in the third."""
     hidden, scores = make_hidden(6, 8), [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0]
     hidden[1] = np.nextafter(hidden[0], np.float32(0))
-    asked: Any = {"finished": np.arange(6) == 4, "eos_ids": [0], "head": "certified"}
-    asked |= {"beams_in": 2, "beams_out": 3, "normalizer": "certified"}
+    asked: Any = {"finished": np.arange(6) == 4, "eos_ids": [0], "head": "sketch"}
+    asked |= {"beams_in": 2, "beams_out": 3, "normalizer": "sketch"}
     answer = whole(300, False).beam_step(hidden, scores, **asked).answer
     _, low, high = log_z_in(answer)
     assert (high - low < 1e-5).tolist() == [True, True] + [False] * 4
@@ -161,7 +161,7 @@ def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied
             assert [pair for pair in found if pair[0] >= 0] == pairs
 
 
-@given(data=st.data(), head=st.sampled_from(["exact", "certified", "screen"]))
+@given(data=st.data(), head=st.sampled_from(["exact", "sketch", "screen"]))
 def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: str) -> None:
     asked = data.draw(requests(whole, 300, False))
     together, beams = asked.reply(head=head), asked.options["beams_in"]
@@ -207,13 +207,13 @@ def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> No
     decoder, hidden = whole(300, False), make_hidden(4, 8)
     asked: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [1]}
     asked["finished"] = [False, True, False, False]
-    exact, certified = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
-    np.testing.assert_equal(exact[:5], certified[:5])
-    np.testing.assert_array_equal(exact.answer.exact, certified.answer.exact)
-    assert certified.answer.scanned.tolist() == [300, 0, 300, 300]
+    exact, bounded = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
+    np.testing.assert_equal(exact[:5], bounded[:5])
+    np.testing.assert_array_equal(exact.answer.exact, bounded.answer.exact)
+    assert bounded.answer.scanned.tolist() == [300, 0, 300, 300]
     rule = Constraints(banned=[299])
-    banned = decoder.beam_step(hidden, head="certified", constraints=rule, **asked)
-    np.testing.assert_array_equal(banned.scores, certified.scores)
+    banned = decoder.beam_step(hidden, head="sketch", constraints=rule, **asked)
+    np.testing.assert_array_equal(banned.scores, bounded.scores)
 
 
 @pytest.mark.parametrize("normalizer", PROVING)
@@ -222,19 +222,19 @@ def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: 
     """The second hypothesis' best token ranks at the ends of the first's interval, and near."""
     decoder, hidden = whole(300, False), make_hidden(2, 8)
     softmax = decoder.index.softmax
-    exact, certified = (cast(Any, decoder.index.head(name)) for name in PROVING)
+    exact, bounded = (cast(Any, decoder.index.head(name)) for name in PROVING)
     logits = logits64(softmax.weight, softmax.bias, hidden)
     log_z = [log_z_of(row) for row in logits]
     fields = {
         "quick": exact.quick_log_z(hidden),
-        "sketch": certified.log_z(hidden, 1.0),
+        "sketch": bounded.log_z(hidden, 1.0),
         "float64": exact.log_z(hidden, 1.0),
     }[first]
     _, low, high = interval_of(fields, 1.0).T
     best = [Fraction(float(row.max())) for row in logits]
     level = best[1] - log_z[1] - (best[0] - log_z[0])  # by which the first is behind
     most = Fraction(float(high[0] - low[0] + high[1] - low[1]))
-    asked: Any = {"beams_in": 2, "beams_out": 4, "eos_ids": [0], "head": "certified"}
+    asked: Any = {"beams_in": 2, "beams_out": 4, "eos_ids": [0], "head": "sketch"}
     behind = np.float32(abs(level) + most)  # what keeps all scores below 0
     for share in (-1.01, -1, -0.99, -0.5, -0.01, 0, 0.01, 0.5, 0.99, 1, 1.01):
         score = np.float32(level + Fraction(share) * most) - behind

@@ -10,13 +10,12 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.log_z import log_z_in, present
 from tests.oracle import log_probs, logits64, nearest_or_below
 from tests.refusals import refused
-from tests.synthetic import make_hidden, make_softmax, write_heads
+from tests.synthetic import make_hidden, make_softmax, screen_arrays, usual_sketch, write_heads
 
 
 def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
@@ -32,16 +31,17 @@ def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
     """If lists answered any row, nothing is promised."""
     softmax, hidden = make_softmax(), make_hidden(9)
-    heads, config = ("certified", *GRADES, "screen"), {"fallback": "estimated"}
-    path = write_heads(tmp_path / "lm" / "1", softmax, *heads, config=config)
+    parts = {"sketch": usual_sketch(softmax, 16), "screen": screen_arrays(softmax)}
+    more: Any = {"parts": parts, "config": {"fallback": "sketch"}}
+    path = write_heads(tmp_path / "lm" / "1", softmax, "sketch", "screen", **more)
     decoder = LocalDecoder(open_index(path))
     far = decoder.topk(hidden, 5, head="screen", knobs={"escalate": 1.0}).answer
     assert far.fallback.all()
     assert not far.exact.any()
-    assert far.chances.tolist() == [1e-3] * 9
+    assert far.max_errors.tolist() == [1e-15] * 9
     near = decoder.topk(hidden, 5, head="screen").answer
     assert not near.fallback.any()
-    assert near.chances.tolist() == [1.0] * 9
+    assert near.max_errors.tolist() == [1.0] * 9
     assert decoder.topk(hidden, 5, exact=True).answer.exact.all()
 
 
@@ -51,7 +51,7 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     size=st.sampled_from(SIZES),
     tied=st.booleans(),
     rows=st.integers(1, 4),
-    normalizer=st.sampled_from(["exact", "certified", None]),
+    normalizer=st.sampled_from(["exact", "sketch", None]),
 )
 def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     whole: Whole, widths: Any, data: Any, size: int, tied: bool, rows: int, normalizer: Any
@@ -72,7 +72,7 @@ def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     targets[:, 0] = logits.argmax(axis=1)
     reply = decoder.score(hidden, targets, **asked)
     answer = reply.answer
-    usual = default_normalizer(decoder.index) if width is None else "certified"
+    usual = default_normalizer(decoder.index) if width is None else "sketch"
     assert answer.normalizer == (normalizer or usual)
     assert answer.scanned.tolist() == [3] * rows
     true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
@@ -112,7 +112,7 @@ def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
         decoder.topk(hidden, 3, width=1e-5, constraints=unbiased).answer,
     ]
     for answer in answers:
-        assert answer.normalizer == "certified"
+        assert answer.normalizer == "sketch"
         np.testing.assert_allclose(present(answer.log_z), wanted, atol=2e-5)
     stepped = decoder.beam_step(hidden, beams_in=1, beams_out=2, width=1e-5).answer
     assert stepped.normalizer == "exact"

@@ -41,7 +41,7 @@ def test_all_ids_sum_to_one(decoder: LocalDecoder, constraints: str, normalizer:
 
 def test_what_a_normalizer_needs_is_named(tmp_path: Path) -> None:
     decoder = LocalDecoder(open_index(write_model(tmp_path)))
-    names: list[Any] = ["lowrank", "certified"]
+    names: list[Any] = ["lowrank", "sketch"]
     for name in names:
         with refused("normalizer", "the index has exact, screen"):
             decoder.topk(make_hidden(1), 1, normalizer=name)

@@ -18,7 +18,7 @@ from tests.synthetic import make_hidden, make_softmax, write_heads
 PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
 
 
-@pytest.mark.parametrize("head", ["screen", "svd", "certified"])
+@pytest.mark.parametrize("head", ["screen", "svd", "sketch"])
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
 def test_lowrank_previews_the_others(
     decoder: LocalDecoder, constraints: str, head: str, monkeypatch: pytest.MonkeyPatch
@@ -113,7 +113,7 @@ def test_sampled_errs_by_nothing_where_all_is_looked_at(
     decoder: LocalDecoder, constraints: str, scale: float
 ) -> None:
     asked = CONSTRAINTS[constraints]
-    for head in ("screen", "certified", "exact"):
+    for head in ("screen", "sketch", "exact"):
         found = normalized(decoder, "sampled", constraints=asked, head=head, scale=scale)
         assert (found.low, found.high) == (None, None)
         sure, wanted = present(found.error) == 0, truth(asked, scale)

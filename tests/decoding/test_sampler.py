@@ -60,7 +60,7 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
         *zip(CONSTRAINTS, repeat(0.8), cycle([(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)]), strict=False),
     ],
 )
-@pytest.mark.parametrize("head", ["exact", "certified"])
+@pytest.mark.parametrize("head", ["exact", "sketch"])
 def test_draws_are_the_best_of_what_remains_by_the_noise_of_all(
     decoder: LocalDecoder,
     head: str,
@@ -115,9 +115,9 @@ def test_draws_by_the_best_ids_are_those_by_all(
     monkeypatch.setattr(sampler, "LEAST_PRODUCTS", 0)
     monkeypatch.setattr(sampler, "PRODUCTS_A_DRAW", 0)
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
-    monkeypatch.setattr(decoder.index.head("certified"), "quick_best", True)
+    monkeypatch.setattr(decoder.index.head("sketch"), "quick_best", True)
     decoder = LocalDecoder(decoder.index)  # without heads made before
-    for head in ("exact", "certified"):
+    for head in ("exact", "sketch"):
         scored = decoder.sample(HIDDEN, 200, head=head, **options)
         np.testing.assert_array_equal(scored.ids, wanted.ids)
         assert scored.answer.exact.all()
@@ -128,7 +128,7 @@ def test_draws_by_the_best_ids_are_those_by_all(
             assert (off <= (high - low)[:, None] + 1e-6 * (1 + np.abs(wanted.log_probs))).all()
     if top_p == 1.0 and min_p == 0.0:
         monkeypatch.delattr(sampler, "_from_all")  # no draw is left open
-    for head in ("exact", "certified"):
+    for head in ("exact", "sketch"):
         reply = decoder.sample(HIDDEN, 200, head=head, log_probs=False, **options)
         np.testing.assert_array_equal(reply.ids, wanted.ids)
         assert reply.answer.exact.all()
@@ -148,7 +148,7 @@ def test_a_normalizer_wants_log_p(decoder: LocalDecoder, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("width", [1e-9, 0.01, 100.0])
 def test_a_width_holds_for_log_z_of_what_filters_leave(decoder: LocalDecoder, width: float) -> None:
-    options: Any = {"seeds": range(4), "temperature": 1.3, "top_p": 0.9, "head": "certified"}
+    options: Any = {"seeds": range(4), "temperature": 1.3, "top_p": 0.9, "head": "sketch"}
     plain = decoder.sample(HIDDEN, 20, **options)
     reply = decoder.sample(HIDDEN, 20, width=width, **options)
     np.testing.assert_array_equal(reply.ids, plain.ids)
@@ -163,7 +163,7 @@ def test_a_width_holds_for_log_z_of_what_filters_leave(decoder: LocalDecoder, wi
 
 
 def test_a_width_a_little_below_the_usual_one_holds(decoder: LocalDecoder) -> None:
-    options: Any = {"seeds": range(4), "top_p": 0.9, "min_p": 0.001, "head": "certified"}
+    options: Any = {"seeds": range(4), "top_p": 0.9, "min_p": 0.001, "head": "sketch"}
 
     def spans(**more: Any) -> np.ndarray:
         """In float32, where an interval grows by up to two last places."""
@@ -176,14 +176,14 @@ def test_a_width_a_little_below_the_usual_one_holds(decoder: LocalDecoder) -> No
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"head": "certified"},
-    {"head": "certified", "normalizer": "certified"},
+    {"head": "sketch"},
+    {"head": "sketch", "normalizer": "sketch"},
     {"head": "exact"},
     {"head": "screen"},
     {"head": "svd", "top_p": 0.8},
     {"head": "exact", "top_p": 0.9, "min_p": 0.001},
-    {"head": "certified", "top_p": 0.9},
-    {"head": "certified", "top_k": 40, "min_p": 0.01},
+    {"head": "sketch", "top_p": 0.9},
+    {"head": "sketch", "top_k": 40, "min_p": 0.01},
 ]
 
 
@@ -220,7 +220,7 @@ def test_a_draw_depends_on_its_seed_step_and_place_alone(
     assert changed.tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
 def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str) -> None:
     hidden = make_hidden(33, seed=8)
     two = LocalDecoder(open_index(write_whole(tmp_path, "demo"), threads=2))
@@ -245,7 +245,7 @@ def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: Lo
     assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="exact").ids).any()
 
 
-@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normalizer: Any) -> None:
     target: Any = {"head": head, "normalizer": normalizer}
@@ -257,11 +257,11 @@ def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normal
     known = np.isfinite(scores.log_probs).all(axis=1)
     np.testing.assert_allclose(found[known], wanted[known], rtol=2e-7)
     assert (found[~known] >= wanted[~known]).all()
-    if normalizer in ("exact", "certified"):
+    if normalizer in ("exact", "sketch"):
         np.testing.assert_allclose(reply.log_probs, scores.log_probs, atol=2e-6)
 
 
-@pytest.mark.parametrize("head", ["certified", "exact", "screen", "svd"])
+@pytest.mark.parametrize("head", ["sketch", "exact", "screen", "svd"])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "min_p": 0.1}], ids=str)
 def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str, filters: Any) -> None:
     for asked in (None, CONSTRAINTS["best banned"], CONSTRAINTS["some allow few"]):
@@ -276,39 +276,39 @@ def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
     def claimed(**options: Any) -> Any:
         return decoder.sample(HIDDEN, 2, seeds=0, **options).answer.exact.tolist()
 
-    assert claimed(head="certified") == claimed(head="exact") == [True] * 4
+    assert claimed(head="sketch") == claimed(head="exact") == [True] * 4
     assert claimed(head="screen") == claimed(head="svd") == [False] * 4
     assert claimed(head="screen", top_k=5) == claimed(head="svd", top_k=5, top_p=0.5) == [False] * 4
     assert claimed(head="svd", top_p=0.5) == [True] * 4  # its fallback
-    assert claimed(head="certified", top_k=5) == claimed(head="exact", top_p=0.5) == [True] * 4
+    assert claimed(head="sketch", top_k=5) == claimed(head="exact", top_p=0.5) == [True] * 4
     assert claimed(head="screen", top_k=100) == [True] * 4  # more than its lists hold: its fallback
     few = CONSTRAINTS["few allowed"]
     assert claimed(head="screen", constraints=few) == [True] * 4  # each is computed
     some = CONSTRAINTS["some allow few"]
     assert claimed(head="screen", constraints=some) == [True] * 4
     assert claimed(exact=True) == [True] * 4
-    assert decoder.sample(HIDDEN, exact=True).answer.head in ("certified", "exact")
+    assert decoder.sample(HIDDEN, exact=True).answer.head in ("sketch", "exact")
     for temperature in (1e-5, 1.0, 1e4):
-        reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="certified")
+        reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="sketch")
         assert ((reply.answer.scanned >= 1) & (reply.answer.scanned <= SIZE)).all()
     assert (decoder.sample(HIDDEN, head="exact").answer.scanned == SIZE).all()
     assert (decoder.sample(HIDDEN, seeds=0, head="svd").answer.scanned < 128 + 60).all()
     with refused("constraints"):
         decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
-    for head in ("certified", "exact", "screen"):
+    for head in ("sketch", "exact", "screen"):
         spoiled = HIDDEN.copy()
         spoiled[2, 0] = 3e38
         with refused("hidden[2]"):
             decoder.sample(spoiled, head=head)
 
 
-@pytest.mark.parametrize("head", ["certified", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
 def test_equal_rows_are_drawn_alike_however_large_their_logits(tmp_path: Path, head: str) -> None:
     """Noise would be lost in logits of 1e30; so would the difference of equal log Z."""
     weight = np.zeros((40, 3), np.float32)
     weight[10:14, 0] = 1e20
     large = Softmax(weight, np.zeros(40, np.float32))
-    path = write_heads(tmp_path / "large" / "1", large, "certified", "screen")
+    path = write_heads(tmp_path / "large" / "1", large, "sketch", "screen")
     hidden = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
     options: Any = {"seeds": range(3), "temperature": 1e-5, "head": head}
     ids = LocalDecoder(open_index(path)).sample(hidden, 8000, **options).ids

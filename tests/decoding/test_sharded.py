@@ -10,12 +10,12 @@ import pytest
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InternalError, ModelNotFound, ShardUnavailable, Unavailable
+from logitsieve.api.keywords import Target
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
 from logitsieve.decoding.shards import winners
 from logitsieve.heads import Softmax
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import open_index, split_index
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.utils.deadline import ending_by, time_left
@@ -23,7 +23,7 @@ from tests.log_z import log_z_in
 from tests.oracle import logits64
 from tests.refusals import refused
 from tests.server.running import Loop, config_for, running
-from tests.synthetic import make_hidden, make_softmax, write_heads
+from tests.synthetic import make_hidden, make_softmax, usual_sketch, write_heads
 
 V, D = 1300, 16
 SOFTMAX = make_softmax(vocab_size=V, dim=D)
@@ -52,46 +52,49 @@ FILTERS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_heads(tmp_path_factory.mktemp("whole") / "lm" / "1", SOFTMAX, "certified")
+    return write_heads(tmp_path_factory.mktemp("whole") / "lm" / "1", SOFTMAX, "sketch")
 
 
 @pytest.fixture(scope="module")
 def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with the heads of a sketch with levels."""
-    out = tmp_path_factory.mktemp("levels") / "lm" / "1"
-    return write_heads(out, make_softmax(vocab_size=V, dim=128), "certified", *GRADES)
+    """An index with a sketch with levels."""
+    softmax, out = make_softmax(vocab_size=V, dim=128), tmp_path_factory.mktemp("levels")
+    parts = {"sketch": usual_sketch(softmax, 16)}
+    return write_heads(out / "lm" / "1", softmax, "sketch", parts=parts)
 
 
-@pytest.mark.parametrize(("head", "chance"), [("assured", 1e-15), ("estimated", 1e-3)])
-def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, head: str, chance: float) -> None:
+@pytest.mark.parametrize("asked", [None, 1e-15, 1e-3, 0.25])
+def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | None) -> None:
+    grade: Target = {"head": "sketch"} if asked is None else {"max_error": asked}
+    chance = asked or 1e-15
     decoder = LocalDecoder(open_index(levels))
     sharded = open_sharded(split_index(levels, tmp_path / "lm" / "2", 3))
-    hidden, steps = make_hidden(4, 128), dict[str, Any](beams_in=2, beams_out=3, head=head)
+    hidden, steps = make_hidden(4, 128), dict[str, Any](beams_in=2, beams_out=3, head="sketch")
     for each, calls in ((decoder, 1), (sharded, 3)):
-        top = each.topk(hidden, 5, head=head)
+        top = each.topk(hidden, 5, **grade)
         np.testing.assert_array_equal(top.ids, decoder.topk(hidden, 5, head="exact").ids)
         assert not top.answer.exact.any()
-        np.testing.assert_allclose(top.answer.chances, calls * chance)
-        step = each.beam_step(hidden, **steps).answer
-        np.testing.assert_allclose(step.chances, 2 * calls * chance)
+        np.testing.assert_allclose(top.answer.max_errors, calls * chance)
+        step = each.beam_step(hidden, **{**steps, **grade}).answer
+        np.testing.assert_allclose(step.max_errors, min(1.0, 2 * calls * chance))
         eight = Constraints(banned=[*range(7), V - 1])
-        few = each.topk(hidden, 9, head=head, constraints=eight).answer
-        np.testing.assert_allclose(few.chances, calls * chance)
+        few = each.topk(hidden, 9, constraints=eight, **grade).answer
+        np.testing.assert_allclose(few.max_errors, calls * chance)
         for kept in (dict[str, Any](), {"top_k": 7}):
-            drawn = each.sample(hidden, head=head, **kept).answer
-            np.testing.assert_allclose(drawn.chances, calls * chance if kept else 0.0)
+            drawn = each.sample(hidden, **grade, **kept).answer
+            np.testing.assert_allclose(drawn.max_errors, calls * chance if kept else 0.0)
     draws, exact = (
-        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, head=name)
-        for name in (head, "exact")
+        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, **target)
+        for target in (grade, Target(head="exact"))
     )
     np.testing.assert_equal(draws[:2], exact[:2])
-    np.testing.assert_allclose(draws.answer.chances, np.where(draws.answer.exact, 0.0, chance))
+    np.testing.assert_allclose(draws.answer.max_errors, np.where(draws.answer.exact, 0.0, chance))
     assert not draws.answer.exact.all()
     assert exact.answer.exact.all()
-    many = decoder.topk(hidden, 5, head=head, constraints=Constraints(banned=range(100))).answer
-    np.testing.assert_allclose(many.chances, 4 * chance)  # of 16, 32, 64 and 128 ids
-    unsure = sharded.sample(hidden, head=head, top_k=7, top_p=0.5).answer
-    assert unsure.chances.tolist() == [1.0] * 4
+    many = decoder.topk(hidden, 5, constraints=Constraints(banned=range(100)), **grade).answer
+    np.testing.assert_allclose(many.max_errors, min(1.0, 4 * chance))  # of 16, 32, 64 and 128 ids
+    unsure = sharded.sample(hidden, top_k=7, top_p=0.5, **grade).answer
+    assert unsure.max_errors.tolist() == [1.0] * 4
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def sharded(
     return open_sharded(split_index(whole, out, request.param))
 
 
-@pytest.mark.parametrize("head", ["certified", "exact"])
+@pytest.mark.parametrize("head", ["sketch", "exact"])
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_the_best_ids(local: LocalDecoder, sharded: ShardedDecoder, name: str, head: str) -> None:
     for k in (1, 3) if "allowed" in name else (1, 5, 300):
@@ -132,7 +135,7 @@ def test_the_ends_of_what_can_be_asked_for(local: LocalDecoder, sharded: Sharded
         sharded.topk(HIDDEN, 1, model="other")
 
 
-@pytest.mark.parametrize("normalizer", ["certified", "exact"])
+@pytest.mark.parametrize("normalizer", ["sketch", "exact"])
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_log_z_lies_in_its_interval(sharded: ShardedDecoder, name: str, normalizer: Any) -> None:
     constraints = CONSTRAINTS[name]
@@ -165,7 +168,7 @@ def test_scores_keep_the_width(local: LocalDecoder, sharded: ShardedDecoder, nam
 def test_draws_are_those_of_the_whole(
     local: LocalDecoder, sharded: ShardedDecoder, how: dict[str, Any], name: str
 ) -> None:
-    for head in ("exact", "certified"):
+    for head in ("exact", "sketch"):
         options: Any = {"seeds": SEEDS, "step": 5, "head": head, "constraints": CONSTRAINTS[name]}
         one, other = (each.sample(HIDDEN, 40, **options, **how) for each in (local, sharded))
         proven = not {"top_p", "min_p"} & how.keys()

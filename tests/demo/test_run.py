@@ -135,7 +135,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
     assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")
-    assert set(index.heads) == {"exact", "certified", "screen"}
+    assert set(index.heads) == {"exact", "sketch", "screen"}
     assert index.vocabulary == WORDS
     left = {path.name for path in options.folder.iterdir()}
     assert left == {"1", "2", "contexts.npy", "heldout.npy", "prompts.npy"}

@@ -20,33 +20,36 @@ def make_point(
     us: tuple[float, ...] = (1, 1, 1),
     low: tuple[float, ...] = (0.9, 0.9, 0.9),
     *,
-    proven: bool = False,
+    max_error: float = 1.0,
     **knobs: float,
 ) -> OperatingPoint:
     """Times at 1, 8 and 64 rows; bounds of P@1, P@5 and P@10."""
+    if head == "sketch":
+        knobs["max_error"] = max_error
     bounds, times = dict(zip(KS, low, strict=True)), dict(zip((1, 8, 64), us, strict=True))
     return OperatingPoint(
-        head=head, knobs=knobs, proven=proven, mean=bounds, low=bounds, us_per_row=times,
+        head=head, knobs=knobs, max_error=max_error, mean=bounds, low=bounds, us_per_row=times,
         mass_kept=0.9, candidates=dict.fromkeys(times, 300.0 if head == "exact" else 10.0),
     )  # fmt: skip
 
 
-EXACT = make_point("exact", (100, 100, 40), (1, 1, 1), proven=True)
-CERTIFIED = make_point("certified", (20, 22, 50), (1, 1, 1), proven=True)
+EXACT = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0)
+PROOF = make_point("sketch", (20, 22, 50), (1, 1, 1), max_error=0)
 FAST = make_point("screen", (2, 1, 1), (0.98, 0.95, 0.9), probes=1)
 WIDE = make_point("screen", (4, 2, 2), (0.999, 0.995, 0.99), probes=4)
 BATCHED = make_point("svd", (9, 3, 0.5), (0.999, 0.995, 0.99))
-POINTS = [EXACT, CERTIFIED, FAST, WIDE, BATCHED]
+POINTS = [EXACT, PROOF, FAST, WIDE, BATCHED]
 
 
 def entry(rows: int, us: float, **changes: Any) -> dict[str, Any]:
-    measured = {"rows": rows, "us_per_row": us, "mass_kept": 0.9, "candidates": 30.0, **changes}
+    measured = {"rows": rows, "us_per_row": us, "mass_kept": 0.9, "candidates": 30.0}
+    measured |= {"max_error": 1.0, **changes}
     precision = {"1": {"mean": 0.98, "low": 0.97}}
     return {"head": {"name": "screen", "knobs": {"probes": 2.0}}, "precision": precision} | measured
 
 
 def test_entries_of_one_setting_become_one_point() -> None:
-    other = entry(1, 3.0, head={"name": "screen", "knobs": {"probes": 3.0}}, proven=True)
+    other = entry(1, 3.0, head={"name": "screen", "knobs": {"probes": 3.0}}, max_error=0.0)
     first, second = read_points([entry(1, 2.0), other, entry(64, 1.0)])
     assert (first.head, first.knobs, first.label) == ("screen", {"probes": 2.0}, "screen probes=2")
     assert (first.us_per_row, first.mean, first.low) == ({1: 2.0, 64: 1.0}, {1: 0.98}, {1: 0.97})
@@ -93,7 +96,15 @@ def test_dominated_points_are_dropped_and_proven_ones_stay() -> None:
     unknown = replace(FAST, us_per_row={1: 0.5, 8: 0.5, 64: 0.5}, low={1: 1.0})  # nor at all k
     assert undominated([elsewhere, unknown, FAST]) == [elsewhere, unknown, FAST]
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
-    slow = make_point("exact", (900, 900, 900), (1, 1, 1), proven=True)
+    slow = make_point("exact", (900, 900, 900), (1, 1, 1), max_error=0)
     assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]
-    near = make_point("certified", (110, 110, 41), (1, 1, 1), proven=True)  # AUTO may prefer it
+    near = make_point("sketch", (110, 110, 41), (1, 1, 1), max_error=0)  # AUTO may prefer it
     assert undominated([EXACT, near]) == [EXACT, near]
+
+
+def test_a_grade_is_dominated_by_as_sure_a_point_alone() -> None:
+    one, other = (make_point("sketch", low=(0.9,) * 3, max_error=e) for e in (1e-15, 1e-3))
+    screen = make_point("screen", (0.5, 0.5, 0.5), (1, 1, 1))
+    assert undominated([one, screen]) == [one, screen]
+    assert undominated([other, one]) == [one]
+    assert undominated([replace(other, us_per_row={1: 0.5, 8: 0.5, 64: 0.5}), one])[1:] == [one]

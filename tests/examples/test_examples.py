@@ -49,7 +49,7 @@ def test_arrays_to_index_beam_search_and_kserve_infer(
     arrays = tmp_path / "softmax.npz"
     np.savez(arrays, W=softmax.weight, b=softmax.bias, contexts=np.float32(make_hidden(600)))
     main_of("arrays_to_index")(arrays, tmp_path / "lm" / "1", LIGHT)
-    assert "certified  same ids 1.000  proven 1.000" in capsys.readouterr().out
+    assert "sketch     same ids 1.000  proven 1.000" in capsys.readouterr().out
     main_of("beam_search")(str(models / "other" / "1"))
     assert len(capsys.readouterr().out.splitlines()) == 4
     main_of("kserve_infer")(server.address, "other")
@@ -60,7 +60,7 @@ async def test_server_and_clients(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first of the models is another one, of another width."""
-    write_heads(tmp_path / "aa" / "1", make_softmax(dim=16), "certified")
+    write_heads(tmp_path / "aa" / "1", make_softmax(dim=16), "sketch")
     (tmp_path / "other").symlink_to(models / "other")
     await main_of("server_and_clients")(tmp_path, "other")
     lines = dict(line.split("[", 1) for line in capsys.readouterr().out.splitlines())
@@ -77,7 +77,7 @@ def test_huggingface_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     model.save_pretrained(tmp_path / "model")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
-    write_heads(tmp_path / "lm" / "1", softmax, "screen", "certified")
+    write_heads(tmp_path / "lm" / "1", softmax, "screen", "sketch")
     main_of("huggingface_generate")(str(tmp_path / "model"), str(tmp_path / "lm" / "1"), "w5 w6 w7")
     assert "the same ids" in capsys.readouterr().out
 

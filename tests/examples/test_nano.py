@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import ExactHead, ScreenHead, Softmax
-from logitsieve.heads.certified import AssuredHead, CertifiedHead
 from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads.sketch import SketchHead
 from tests.oracle import best, logits64
-from tests.synthetic import certified_arrays, sketch_head
+from tests.synthetic import sketch_head, usual_sketch
 
 PATH = Path(__file__).parents[2] / "examples" / "nano.py"
 nano = SimpleNamespace(**runpy.run_path(str(PATH)))
@@ -43,9 +43,9 @@ def sketch(softmax: Softmax, contexts: np.ndarray) -> Any:
 
 
 @pytest.fixture(scope="module")
-def head(softmax: Softmax) -> CertifiedHead:
+def head(softmax: Softmax) -> SketchHead:
     """The product's, over a sketch with levels of its own."""
-    return sketch_head(softmax, certified_arrays(softmax, 64))
+    return sketch_head(softmax, usual_sketch(softmax, 64))
 
 
 def plain(softmax: Softmax) -> Any:
@@ -70,8 +70,8 @@ def test_logits_are_exact_with_a_short_list(softmax: Softmax, contexts: np.ndarr
 
 
 @pytest.mark.parametrize("k", [1, K, 40])
-def test_certified_ids_are_those_of_the_product(
-    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: CertifiedHead, k: int
+def test_proven_ids_are_those_of_the_product(
+    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: SketchHead, k: int
 ) -> None:
     asked = contexts[::20]
     product = head.topk(asked, k)
@@ -81,10 +81,11 @@ def test_certified_ids_are_those_of_the_product(
     assert all(list(rows) == sorted(rows, reverse=True) and rows[-1] >= k for _, rows in answers)
 
 
-def test_assured_reads_less(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
-    asked, chance = contexts[::20], AssuredHead.chance
-    head = AssuredHead(softmax, certified_arrays(softmax, 64), fallback=ExactHead(softmax))
-    answers = [nano.sketch_topk(plain(softmax), sketch, h, K, chance) for h in asked]
+def test_an_allowed_error_reads_less(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
+    asked = contexts[::20]
+    head = SketchHead(softmax, usual_sketch(softmax, 64), fallback=ExactHead(softmax))
+    most = head.max_error
+    answers = [nano.sketch_topk(plain(softmax), sketch, h, K, most) for h in asked]
     assert np.array_equal(np.stack([ids for ids, _ in answers]), head.topk(asked, K).ids)
     proven = [nano.sketch_topk(plain(softmax), sketch, h, K, 0.0) for h in asked]
     assert sum(left[0] for _, left in answers) < sum(left[0] for _, left in proven)
@@ -104,7 +105,7 @@ def test_bounds_hold_at_every_level(softmax: Softmax, contexts: np.ndarray, sket
 
 @pytest.mark.parametrize("temperature", [1.0, TEMPERATURE, 20.0])
 def test_draws_are_those_of_the_product(
-    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: CertifiedHead, temperature: float
+    softmax: Softmax, contexts: np.ndarray, sketch: Any, head: SketchHead, temperature: float
 ) -> None:
     asked = np.ascontiguousarray(contexts[::6])
     seeds = np.arange(len(asked), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # large ones
@@ -155,7 +156,7 @@ def test_it_runs_on_the_softmax_of_the_demo(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("W (40000, 256)")
     assert [line.split("rows")[0].split() for line in lines[2:]] == [
-        ["certified", "right", "20", "of", "20"],
-        ["assured", "right", "20", "of", "20"],
+        ["max_error", "0", "right", "20", "of", "20"],
+        ["max_error", "1e-15", "right", "20", "of", "20"],
         ["draws", "right", "20", "of", "20"],
     ]

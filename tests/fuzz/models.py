@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from logitsieve.heads.certified import GRADES
-from tests.synthetic import make_softmax, write_heads
+from tests.synthetic import ARRAYS, make_softmax, usual_sketch, write_heads
 
 V, D = 100, 24
 MODEL = "demo"
@@ -13,9 +12,13 @@ MODEL = "demo"
 def write_models(models: Path) -> None:
     """demo@1 (stable), demo@2 (canary), which has levels; demo@3 is no index."""
     words = [f"word{n}" for n in range(V)]
-    for version, grades in ((1, ()), (2, GRADES)):
+    heads = "screen", "sketch", "svd"
+    for version in (1, 2):
         out, softmax = models / MODEL / str(version), make_softmax(V, D, version)
-        write_heads(out, softmax, "screen", "certified", *grades, "svd", vocabulary=words)
+        parts = {name: ARRAYS[name](softmax) for name in heads}
+        if version == 2:
+            parts["sketch"] = usual_sketch(softmax, 16)
+        write_heads(out, softmax, *heads, vocabulary=words, parts=parts)
     (models / MODEL / "3").mkdir()
     aliases = models / MODEL / "aliases.json"
     aliases.write_text(json.dumps({"canary": 2, "stable": 1}), encoding="utf-8")

@@ -20,7 +20,7 @@ from tests.synthetic import make_head, make_hidden, make_softmax
 SOFTMAX, HIDDEN = make_softmax(), make_hidden(5)
 SEEDS = np.array([1, 2, 3, 2**63, 2**64 - 5], np.uint64)
 HOST: Any = make_head("exact", SOFTMAX)
-HEADS = make_gpu_heads(SOFTMAX, {"exact": {}, "certified": {}})
+HEADS = make_gpu_heads(SOFTMAX, {"exact": {}, "sketch": {}})
 
 
 @njit
@@ -60,7 +60,7 @@ def some_edits() -> Edits:
 def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: Any) -> None:
     asked = DrawOptions(40, SEEDS, 3, scale, edits, top_p, min_p)
     expected = HOST.draw(HIDDEN, asked)
-    for name in ("exact", "certified"):
+    for name in ("exact", "sketch"):
         found = HEADS[name].draw(HIDDEN, asked)
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_array_equal(found.scanned, expected.scanned)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.gpu.heads import GPU_HEADS
-from logitsieve.heads import HEADS, Softmax
-from logitsieve.heads.certified import GRADES
+from logitsieve.heads import HEADS, Softmax, make_heads
 from logitsieve.index import open_index
 from tests.gpu.opened import DEVICE, make_gpu_head, make_gpu_heads, noting_waits, there
-from tests.synthetic import make_head, make_hidden, make_softmax, write_heads
+from tests.synthetic import make_head, make_hidden, make_softmax, usual_sketch, write_heads
 
 SOFTMAX, HIDDEN = make_softmax(400, 20), make_hidden(6, 20)
 EVERY_HEAD = pytest.mark.parametrize("name", GPU_HEADS)
@@ -28,7 +28,7 @@ def on_gpu(name: str) -> Any:
 
 def on_host(name: str) -> Any:
     """The head on the host that proves as much."""
-    return make_head("certified" if name in GRADES else name, SOFTMAX)
+    return make_head(name, SOFTMAX)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
     assert torch.equal(top.ids[good], whole.ids[good])
 
 
-@pytest.mark.parametrize("name", ["exact", "certified"])
+@pytest.mark.parametrize("name", ["exact", "sketch"])
 def test_ties_are_open_in_tensors_and_finished_in_arrays(name: str) -> None:
     softmax = Softmax(np.zeros((400, 20), np.float32), np.zeros(400, np.float32))
     head, host = make_gpu_head(name, softmax), make_head(name, softmax).topk(HIDDEN, 3)
@@ -91,9 +91,9 @@ def test_ties_are_open_in_tensors_and_finished_in_arrays(name: str) -> None:
     np.testing.assert_array_equal(found.ids, host.ids)
 
 
-@pytest.mark.parametrize("fallback", ["exact", "certified"])
+@pytest.mark.parametrize("fallback", ["exact", "sketch"])
 def test_rows_that_a_screen_cannot_answer_are_proven(fallback: str) -> None:
-    knobs: dict[str, dict[str, float]] = {"exact": {}, "certified": {}, "screen": {}}
+    knobs: dict[str, dict[str, float]] = {"exact": {}, "sketch": {}, "screen": {}}
     head = make_gpu_heads(SOFTMAX, knobs, fallback)["screen"].with_knobs(escalate=0.3)
     top, exact = head.topk(HIDDEN, 4), make_head("exact", SOFTMAX).topk(HIDDEN, 4)
     assert 0 < top.exact.sum() < 6
@@ -154,3 +154,11 @@ def test_every_head_has_its_twin_on_the_host_and_its_row_in_the_docs() -> None:
     for name in GPU_HEADS:
         assert name in HEADS, f"core/logitsieve/heads: {name}"
         assert f"\n| `{name}` |" in docs, f"docs/gpu.md, which heads: {name}"
+
+
+def test_a_sketch_proves_at_any_max_error() -> None:
+    registry, on_device = GpuBackend(DEVICE).adapted(HEADS, SOFTMAX)
+    parts, knobs = {"sketch": usual_sketch(SOFTMAX, 16)}, {"sketch": {"max_error": 1e-3}}
+    head = make_heads(registry, on_device, parts, knobs, 1)["sketch"].with_knobs(max_error=0.5)
+    assert (head.knobs, head.max_error, head.proves) == ({"max_error": 0.0}, 0.0, True)
+    assert head.topk(HIDDEN, 5).exact.all()

@@ -17,25 +17,29 @@ from hypothesis import strategies as st
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.gpu.heads import GPU_HEADS
 from logitsieve.heads import HEADS, Head, Softmax
+from logitsieve.heads.sketch import GRADES
 from tests.gpu.opened import make_gpu_head
 from tests.oracle import best, logits64
 from tests.refusals import refused
-from tests.synthetic import ARRAYS, make_head, make_hidden, make_softmax
+from tests.synthetic import ARRAYS, make_graded, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(70)
 
 
 class Kind:
-    """A head's name, and where it runs."""
+    """A way to make a head."""
 
-    def __init__(self, name: str, on_gpu: bool) -> None:
-        self.label = f"{name}-GPU" if on_gpu else name
-        self.make: Callable[..., Any] = partial(make_gpu_head if on_gpu else make_head, name)
-        self.made: Callable[..., Any] = cache(partial(self.make, SOFTMAX))
+    def __init__(self, label: str, make: Callable[..., Any]) -> None:
+        self.label, self.make = label, make
+        self.made: Callable[..., Any] = cache(partial(make, SOFTMAX))
 
 
-KINDS = [Kind(name, False) for name in HEADS] + [Kind(name, True) for name in GPU_HEADS]
+KINDS = [
+    *(Kind(name, partial(make_head, name)) for name in HEADS),
+    *(Kind(f"levels-{grade:g}", partial(make_graded, max_error=grade)) for grade in GRADES[1:]),
+    *(Kind(f"{name}-GPU", partial(make_gpu_head, name)) for name in GPU_HEADS),
+]
 
 
 def every_kind(names: str = "", values: Sequence[Any] = ((),)) -> pytest.MarkDecorator:
@@ -64,7 +68,7 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     np.testing.assert_array_equal(top.ids[top.exact], best(true, k)[top.exact])
     assert (top.scanned >= k).all()
     assert head.proves <= bool(top.exact.all())
-    assert head.proves == (head.chance == 0.0)
+    assert head.proves == (head.max_error == 0.0)
 
 
 @every_kind()

@@ -5,15 +5,14 @@ from hypothesis import strategies as st
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import HEADS, ExactHead, Head, make_heads
-from logitsieve.heads.certified import GRADES
 from tests.oracle import best, dot64, logits64
 from tests.synthetic import (
-    certified_arrays,
     decaying,
     make_head,
     make_hidden,
     make_softmax,
     screen_arrays,
+    usual_sketch,
 )
 
 SOFTMAX = make_softmax()
@@ -97,7 +96,7 @@ def test_a_prescreened_list_has_the_same_answer(
     k = data.draw(st.integers(1, min(40, vocab_size)))
     softmax = make_softmax(vocab_size, dim, scale=2.0**exponent)
     hidden = make_hidden(rows, dim)
-    parts = {"screen": screen_arrays(softmax, most=600), "sketch": certified_arrays(softmax)}
+    parts = {"screen": screen_arrays(softmax, most=600), "sketch": usual_sketch(softmax)}
     screen = make_heads(HEADS, softmax, parts, {"screen": {"probes": probes}}, 1)["screen"]
     top, same = screen.topk(hidden, k), screen.with_knobs(prescreen=1).topk(hidden, k)
     for got, wanted in zip(same[:3], top[:3], strict=True):
@@ -108,7 +107,7 @@ def test_a_prescreened_list_has_the_same_answer(
 def test_a_prescreen_computes_few_rows_and_needs_a_sketch() -> None:
     softmax, hidden = decaying(2000, 96)
     lists = {"screen": screen_arrays(softmax, most=900)}
-    parts = {**lists, "sketch": certified_arrays(softmax)}
+    parts = {**lists, "sketch": usual_sketch(softmax)}
     head = make_heads(HEADS, softmax, parts, {"screen": {"prescreen": 1}}, 1)["screen"]
     assert head.topk(hidden, 5).scanned.mean() < 0.2 * np.diff(lists["screen"]["offsets"]).mean()
     without = make_heads(HEADS, softmax, lists, {"screen": {"prescreen": 1}}, 1)["screen"]
@@ -136,34 +135,36 @@ def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fallback", "all_rows"), [("", False), ("certified", False), ("exact", True), ("svd", False)]
+    ("fallback", "all_rows"), [("", False), ("sketch", False), ("exact", True), ("svd", False)]
 )
 def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
     softmax, hidden = decaying(2000, 96)  # few directions count: bounds leave few rows
-    parts = {"screen": screen_arrays(softmax), "sketch": certified_arrays(softmax)}
-    knobs = {"certified": {}, "screen": {"escalate": 1.0}}
+    parts = {"screen": screen_arrays(softmax), "sketch": usual_sketch(softmax)}
+    knobs = {"sketch": {}, "screen": {"escalate": 1.0}}
     top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden, 5)
     assert top.exact.all()
     assert (top.scanned == 2000).all() == all_rows
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
 
 
-def graded(escalate: float = -1.0, fallback: str = "estimated") -> dict[str, Head]:
-    """Heads over a sketch with levels, and a screen that leaves rows to one of them."""
-    parts = {"screen": ARRAYS, "sketch": certified_arrays(SOFTMAX, 16)}
-    knobs = {"certified": {}, **{name: {} for name in GRADES}, "screen": {"escalate": escalate}}
+def graded(
+    escalate: float = -1.0, max_error: float = 1e-3, fallback: str = "sketch"
+) -> dict[str, Head]:
+    """A sketch with levels, and a screen that leaves rows to it."""
+    parts = {"screen": ARRAYS, "sketch": usual_sketch(SOFTMAX, 16)}
+    knobs = {"sketch": {"max_error": max_error}, "screen": {"escalate": escalate}}
     return make_heads(HEADS, SOFTMAX, parts, knobs, 1, fallback)
 
 
-@pytest.mark.parametrize("fallback", GRADES)
-def test_rows_that_a_grade_answers_are_marked_and_not_exact(fallback: str) -> None:
+@pytest.mark.parametrize("max_error", [1e-15, 1e-3])
+def test_rows_that_a_grade_answers_are_marked_and_not_exact(max_error: float) -> None:
     escalate = float(np.quantile(cosines(), 0.4))
-    heads = graded(escalate, fallback)
+    heads = graded(escalate, max_error)
     top, far = heads["screen"].topk(HIDDEN, 5), cosines() < escalate
     np.testing.assert_array_equal(top.fallback, far)
     assert not top.exact.any()
-    assert heads["screen"].fallback_chance == heads[fallback].chance
-    for mine, theirs in zip(top[:4], heads[fallback].topk(HIDDEN[far], 5)[:4], strict=True):
+    assert heads["screen"].fallback_max_error == heads["sketch"].max_error == max_error
+    for mine, theirs in zip(top[:4], heads["sketch"].topk(HIDDEN[far], 5)[:4], strict=True):
         np.testing.assert_array_equal(mine[far], theirs)
     np.testing.assert_array_equal(top.ids[far], ExactHead(SOFTMAX).topk(HIDDEN[far], 5).ids)
     listed = heads["screen"].candidates(HIDDEN, 5)
@@ -175,12 +176,12 @@ def test_short_lists_are_filled_by_a_grade_or_without_one() -> None:
     assert top.fallback.all()
     assert not top.exact.any()
     for name, head in graded().items():
-        assert (head.fallback_chance > 0) == (name == "screen")
+        assert (head.fallback_max_error > 0) == (name == "screen")
 
 
 @pytest.mark.parametrize("fallback", ["screen", "svd", "nothing", ""])
 def test_a_head_of_no_known_chance_is_no_fallback(fallback: str) -> None:
-    """A manifest may name any: the last proving head answers then."""
-    heads = graded(1.0, fallback)
-    assert heads["screen"].fallback_chance == 0
-    assert heads["screen"].topk(HIDDEN, 5).exact.all()
+    """A manifest may name any: the last head of a known chance answers then."""
+    heads = graded(1.0, fallback=fallback)
+    assert heads["screen"].fallback_max_error == 1e-3
+    assert heads["screen"].topk(HIDDEN, 5).fallback.all()

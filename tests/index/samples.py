@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads._base.head import Softmax
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES, pieces
 from logitsieve.index_builder.fit.levels import code_levels
@@ -44,7 +43,7 @@ def write_levels(out: Path) -> Path:
     softmax = Softmax(weight, (np.arange(7) / 4).astype(np.float32))
     sketch = code_levels(Turned(square(np.eye(20)), weight, np.zeros(7), 0.0), 16)
     sketch |= {"limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]), "norms": np.full(6, 1024.0)}
-    return write_heads(out, softmax, "certified", *GRADES, parts={"sketch": sketch})
+    return write_heads(out, softmax, "sketch", parts={"sketch": sketch})
 
 
 def arguments() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.refusals import unreadable
 
 def point(head: str = "exact") -> dict[str, Any]:
     judged = {"precision": {"1": {"mean": 1.0, "low": 0.9}}, "uneven": False}
-    measured = {"rows": 1, "us_per_row": 2.5, "candidates": 7.0, "mass_kept": 1.0}
+    measured = {"rows": 1, "us_per_row": 2.5, "candidates": 7.0, "mass_kept": 1.0, "max_error": 0.0}
     return {"head": {"name": head, "knobs": {"probes": 1.0}}, **judged, **measured}
 
 
@@ -84,6 +84,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "points[1].us_per_row: got 0": put("points", 1, "us_per_row", to=0),
     "points[1].candidates: got 10000": put("points", 1, "candidates", to=10**400),
     "points[1].mass_kept: got inf": put("points", 1, "mass_kept", to=math.inf),
+    "points[1].max_error: got 2": put("points", 1, "max_error", to=2),
     "points[1].uneven: got 'no'": put("points", 1, "uneven", to="no"),
     "points[1].precision: got []": put("points", 1, "precision", to=[]),
     "points[1].precision: got 'p1'": put("points", 1, "precision", to={"p1": 1}),

@@ -62,7 +62,7 @@ def test_the_digest_depends_on_every_field() -> None:
         "vocabulary": None,
         "config": {},
         "seeds": {"fit": 2},
-        "format_version": 2,
+        "format_version": 3,
         "dtype": "BF16",
         "shard": SHARD,
     }
@@ -105,11 +105,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "nested deeply": (b"[" * 200_000, "nested too deeply"),
     "a list": (b"[]\n", "not a JSON object"),
     "no version": (b"{}\n", "format_version None"),
-    "NaN": (b'{"format_version":1,"config":NaN}', "not JSON compliant"),
+    "NaN": (b'{"format_version":2,"config":NaN}', "not JSON compliant"),
     "a number of 5,000 digits": (b'{"a":' + b"9" * 5000 + b"}", "integer string"),
     **{
-        f"version {it!r}": (edited(put("format_version", to=it)), f"{it!r} is not one of [1]")
-        for it in (2, 0, True, "1")
+        f"version {it!r}": (edited(put("format_version", to=it)), f"{it!r} is not one of [2]")
+        for it in (1, 3, True, "2")
     },
     "a changed seed": (MANIFEST.file_bytes().replace(b'"fit":1', b'"fit":2'), "digest"),
     "no digest": (MANIFEST.to_json(), "digest"),

@@ -10,7 +10,7 @@ import pytest
 from logitsieve.heads import Softmax
 from logitsieve.index import sketch_rows
 from logitsieve.index.sketch_rows import NORMS, SAMPLED, check_rows, sampled_rows, spectral_norms
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.index_builder.fit.sketch import Widths
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of
 from logitsieve.kernels.sketch.levels import (
     FIRST_NORM,

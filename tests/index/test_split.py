@@ -3,13 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import split_index, verify_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import places_of
 from logitsieve.index.split import shard_folders
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.index_builder.fit.sketch import Widths
 from tests.synthetic import make_hidden, make_softmax, rotated, sketch_arrays, write_heads
 
 V, D, SHARDS = 700, 96, 2
@@ -23,7 +22,7 @@ def whole(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     rotation, stretch = rotated(SOFTMAX, make_hidden(64, D), D)
     sketch = sketch_arrays(SOFTMAX, rotation, request.param, order, stretch)
     out = tmp_path / "lm" / "1"
-    return write_heads(out, SOFTMAX, "certified", *GRADES, parts={"sketch": sketch})
+    return write_heads(out, SOFTMAX, "sketch", parts={"sketch": sketch})
 
 
 def test_the_sketch_of_a_shard_has_its_rows_of_the_whole(whole: Path, tmp_path: Path) -> None:

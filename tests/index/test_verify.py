@@ -23,7 +23,7 @@ from logitsieve.index.verify import (
     fingerprint,
     verify_contents,
 )
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.index_builder.fit.sketch import Widths
 from tests.index.samples import forge, replace_file, rewrite, spoil_tensor, write_tiny
 from tests.refusals import unreadable
 from tests.synthetic import encode, make_hidden, make_softmax, rotated, write_heads
@@ -95,7 +95,7 @@ def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     """An index of one matrix, all digests of which fit, with the sketch of another."""
     directions, _ = rotated(sketched, make_hidden(64), sketched.dim)
     sketch = encode(sketched, directions, Widths(16, 64))
-    rewrite(write_heads(out, softmax, "certified"), "sketch", sketch)
+    rewrite(write_heads(out, softmax, "sketch"), "sketch", sketch)
     return out
 
 

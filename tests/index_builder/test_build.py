@@ -13,7 +13,6 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import evaluate
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index, open_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index_builder import BuildConfig, build
@@ -46,7 +45,7 @@ def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
-    assert index.heads == ("exact", "certified", "screen")
+    assert index.heads == ("exact", "sketch", "screen")
     assert index.vocabulary == tuple(words)
     hidden = make_contexts(200, seed=3)
     right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
@@ -54,7 +53,7 @@ def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
     expected = "label, label held-out, sketch, norms, train, judge, calibrate, write"
     assert ", ".join(dict.fromkeys(stages)) == expected
     assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest
-    assert index.manifest.config["fallback"] in ("exact", "certified")  # whichever was faster
+    assert index.manifest.config["fallback"] in ("exact", "sketch")  # whichever was faster
     assert [path.name for path in (tmp_path / "models" / "lm").iterdir()] == ["1"]
 
 
@@ -62,17 +61,16 @@ def test_calibration_holds_every_head_and_batch(tmp_path: Path) -> None:
     index = build(**arguments(out=tmp_path / "lm" / "1"))
     points = measured(index)["points"]
     assert [(point["head"]["name"], point["rows"]) for point in points] == [
-        (name, rows) for name in ("exact", "certified", "screen") for rows in (1, 8, 64)
+        (name, rows) for name in ("exact", "sketch", "screen") for rows in (1, 8, 64)
     ]
     for point in points:
         assert point["us_per_row"] > 0
         assert 0 < point["mass_kept"] <= 1 + 1e-6
         assert point["precision"].keys() == {"1", "5", "10"}
         assert all(each["low"] <= each["mean"] for each in point["precision"].values())
-    assert points[0]["proven"]
+    assert [point["max_error"] for point in points[::3]] == [0.0, 0.0, 1.0]
     assert points[0]["precision"]["5"]["mean"] == 1
     assert points[0]["candidates"] == V
-    assert points[3]["proven"]
     assert points[6]["candidates"] < V
     assert measured(index)["machine"].keys() >= {"cpu", "date", "threads", "numpy", "numba"}
 
@@ -128,7 +126,7 @@ def test_misses_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert point["precision"]["1"]["mean"] < 0.95
     assert "the head screen, which answers by default, finds the best id of " in caplog.text
     caplog.clear()
-    build(**arguments(out=tmp_path / "lm" / "2", heads=("exact", "certified")))
+    build(**arguments(out=tmp_path / "lm" / "2", heads=("exact", "sketch")))
     assert not caplog.text
 
 
@@ -143,7 +141,7 @@ def test_a_target_beyond_proof_is_refused_before_labels(tmp_path: Path) -> None:
     assert not stages
     assert not list(tmp_path.iterdir())
     index = build(**wanted, best_effort=True)
-    assert index.heads == ("exact", "certified", "screen")
+    assert index.heads == ("exact", "sketch", "screen")
 
 
 def changing(weight: Any, stage: str, *, back: str = "") -> Callable[[str, int, int], None]:
@@ -181,7 +179,7 @@ def test_a_matrix_that_changes_is_refused(tmp_path: Path, form: str, stage: str)
     (folder := tmp_path / "input").mkdir()
     weight, written = SHARED[form](folder, SOFTMAX.weight.copy())
     wanted = arguments(out=tmp_path / "models" / "lm" / "1", weight=weight)
-    wanted["heads"] = ("exact", "certified")
+    wanted["heads"] = ("exact", "sketch")
     with refused("weight", "changed while the index was built"):
         build(**wanted, progress=changing(written, stage))
     assert list(tmp_path.iterdir()) == [folder]
@@ -193,7 +191,7 @@ def test_a_change_that_is_undone_is_refused(tmp_path: Path) -> None:
     """A sketch of numbers that are in no file would prove what is not so."""
     weight = SOFTMAX.weight.copy()
     progress = changing(weight, "label held-out", back="sketch")
-    wanted = arguments(out=tmp_path / "lm" / "1", weight=weight, heads=("certified",))
+    wanted = arguments(out=tmp_path / "lm" / "1", weight=weight, heads=("sketch",))
     with refused("weight", "numbers that changed while"):
         build(**wanted, progress=progress)
     assert not list(tmp_path.iterdir())
@@ -249,7 +247,7 @@ def test_an_existing_out_stays_and_the_bias_is_read_once(tmp_path: Path) -> None
         build(**arguments(out=out))
     assert not list(out.iterdir())
     bias = SOFTMAX.bias.copy()
-    wanted = arguments(out=tmp_path / "lm" / "2", bias=bias, heads=("certified",))
+    wanted = arguments(out=tmp_path / "lm" / "2", bias=bias, heads=("sketch",))
     index = build(**wanted, progress=changing(bias, "sketch"))
     np.testing.assert_array_equal(index.softmax.bias, SOFTMAX.bias)
 
@@ -265,18 +263,18 @@ def test_a_promise_without_unseen_text_is_warned_of(
     assert (said in caplog.text) != unseen
 
 
-@pytest.mark.parametrize(("dim", "heads"), [(16, 2), (208, 4)])
-def test_a_build_without_contexts(tmp_path: Path, dim: int, heads: int) -> None:
-    """Rows of 208 numbers have levels, and with them the grades `assured` and `estimated`."""
+@pytest.mark.parametrize(("dim", "max_error"), [(16, 0.0), (208, 1e-15)])
+def test_a_build_without_contexts(tmp_path: Path, dim: int, max_error: float) -> None:
+    """Rows of 208 numbers have levels, and with them grades."""
     softmax = make_softmax(vocab_size=300, dim=dim)
     out, again = tmp_path / "lm" / "1", tmp_path / "lm" / "2"
     index = build(softmax.weight, softmax.bias, None, out, progress=None)
-    assert index.heads == ("exact", "certified", *GRADES)[:heads]
-    assert (index.default_head, index.calibration) == ("certified", None)
+    assert index.heads == ("exact", "sketch")
+    assert (index.default_head, index.calibration) == ("sketch", None)
     hidden = make_contexts(20, dim)
     best = LocalDecoder(index).topk(hidden, 3)
-    assert best.answer.head == "certified"
-    assert best.answer.exact.all()
+    assert (best.answer.head, best.answer.max_error) == ("sketch", max_error)
+    assert best.answer.exact.all() == (max_error == 0)
     np.testing.assert_array_equal(best.ids, index.head("exact").topk(hidden, 3).ids)
     assert build(softmax.weight, softmax.bias, None, again, progress=None).digest == index.digest
 

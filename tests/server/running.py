@@ -41,7 +41,7 @@ def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any)
 
 def write_whole(models: Path, name: str) -> Path:
     """A model with every head that a normalizer needs."""
-    return write_heads(models / name / "1", make_softmax(), "screen", "certified", "svd")
+    return write_heads(models / name / "1", make_softmax(), "screen", "sketch", "svd")
 
 
 def write_four(models: Path) -> Path:
@@ -65,6 +65,7 @@ def entries(head: str, us: Sequence[float], low: float, **knobs: float) -> list[
             "precision_at": dict.fromkeys(ks, low),
             "precision": {k: {"mean": low, "low": low} for k in ks},
             "uneven": False,
+            "max_error": 1.0,
             "candidates": 40.0,
             "mass_kept": low,
         }

@@ -117,11 +117,13 @@ TARGETS: list[dict[str, Any]] = [
     {"normalizer": "candidates"},
     {"normalizer": "exact", "head": "screen"},
 ]
-HEADS, WIDTHS = ("screen", "certified", "exact", "svd"), (1e-9, 1e-3, np.float32(0.5))
+HEADS, WIDTHS = ("screen", "sketch", "exact", "svd"), (1e-9, 1e-3, np.float32(0.5))
 NAMES = (None, *NORMALIZER_CODES)
 OTHER: list[dict[str, Any]] = [
     *({"head": head, "normalizer": name} for head in HEADS for name in NAMES),
-    *({"normalizer": name, "width": w} for name in (None, "certified", "exact") for w in WIDTHS),
+    *({"normalizer": name, "width": w} for name in (None, "sketch", "exact") for w in WIDTHS),
+    *({"max_error": error} for error in (0, 1e-15, np.float32(0.5))),
+    {"head": "sketch", "max_error": 1e-3},
 ]
 # Rows, and options.
 CASES: list[tuple[int, dict[str, Any]]] = [
@@ -162,7 +164,7 @@ def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -
     hidden = make_hidden(5)
     for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}, {"log_probs": False}):
         reply = remote.sample(hidden, 2, seeds=3, model="other", **filters)
-        assert reply.answer.head == "certified"
+        assert reply.answer.head == "sketch"
         assert reply.answer.exact.all()
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
 
@@ -217,7 +219,8 @@ REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
         "knobs": [{"speed": 3}, {"probes": 0.5}, {"probes": NAN}, {"probes": "many"}, {"self": 1}],
         "min_precision": [0, 1.5, NAN, True, "high"],
         "exact": [1],
-        "normalizer": ["lowrank", "certified", "none"],
+        "max_error": [-1e-9, 1, NAN, True, "low"],
+        "normalizer": ["lowrank", "sketch", "none"],
         "width": [0, 101, "narrow"],
         "constraints": [
             Constraints(banned=[300]),
@@ -269,12 +272,15 @@ REFUSED = [
     ("topk", {"k": 301, "exact": True}),
     ("topk", {"k": 2, "constraints": Constraints(allowed=[1])}),
     ("topk", {"min_precision": 0.9, "exact": True}),
+    ("topk", {"max_error": 0.1, "exact": True}),
+    ("topk", {"max_error": 0.1, "min_precision": 0.9}),
+    ("topk", {"max_error": 0.1, "head": "screen"}),
     ("topk", {"min_precision": 0.9, "head": "screen"}),
     ("topk", {"min_precision": 0.9, "knobs": {"probes": 1}}),
     ("topk", {"exact": True, "head": "exact"}),
     ("topk", {"head": "AUTO", "knobs": {"probes": 1}}),
     ("topk", {"width": 0.1, "normalizer": "candidates"}),
-    ("topk", {"width": 0.1, "normalizer": "certified"}),
+    ("topk", {"width": 0.1, "normalizer": "sketch"}),
 ]
 
 

@@ -58,7 +58,7 @@ def test_what_an_answer_adds() -> None:
         ("requests_total", ("", "INTERNAL", "demo", "TopK", "1"), 1),
         ("rows_total", ("", "screen", "demo", "1"), 3),
         ("scanned_rows_total", ("screen", "demo"), 620),
-        ("certified_rows_total", ("screen", "demo"), 2),
+        ("proven_rows_total", ("screen", "demo"), 2),
         ("fallback_rows_total", ("demo", "escalated"), 2),
         ("compute_seconds_sum", ("screen", "demo"), 0.003),
         ("device_seconds_sum", ("screen", "demo"), 0.002),

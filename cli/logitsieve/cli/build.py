@@ -35,7 +35,7 @@ class BuildOptions:
         None,
         "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them a GGUF"
         " model reads the primer of capture --gguf first, if llama.cpp is installed, and only"
-        " exact and certified can be built.",
+        " exact and sketch can be built.",
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
     bias: str | None = flag(None, "The bias [V]; zeros if absent.")
@@ -49,8 +49,8 @@ class BuildOptions:
     )
     heads: str | None = flag(
         None,
-        "Heads to build, separated by commas; exact,screen,certified if absent (screen"
-        " only if it pays), or exact,certified without --contexts.",
+        "Heads to build, separated by commas; exact,screen,sketch if absent (screen only if it"
+        " pays), or exact,sketch without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(
         (),
@@ -134,10 +134,10 @@ def show(index: Index) -> None:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )
-    if (read := certified_share(index)) > LEFT_SHARE:
+    if (read := proving_share(index)) > LEFT_SHARE:
         print(
-            f"Warning: certified computes {read:.0%} of the rows at one row a call; exact is likely"
-            " as fast."
+            f"Warning: a proof by sketch computes {read:.0%} of the rows at one row a call; exact"
+            " is likely as fast."
         )
     auto = auto_of(index)
     heads = dict.fromkeys(auto.choose(batch, BEYOND, None)[0] for batch in auto.batches)
@@ -145,7 +145,7 @@ def show(index: Index) -> None:
     print(f"{index.path}: {made}, digest {index.digest}")
 
 
-def certified_share(index: Index) -> float:
+def proving_share(index: Index) -> float:
     points = read_points((index.calibration or {}).get("points", ()))
-    read = [point.candidates_at(1) for point in points if point.head == "certified"]
+    read = [point.candidates_at(1) for point in points if point.proven and point.head == "sketch"]
     return max(read, default=0.0) / index.vocab_size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import Target, asked_max_error
 from logitsieve.cli.options import AsJson, flag, idle_cores, index_folder, llama_threads, numbers
 from logitsieve.cli.output import print_json
 
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     from logitsieve.decoding import LocalDecoder
     from logitsieve.llamacpp import GgufModel
 
-DENSE, CERTIFIED = "dense", "certified"
+DENSE, SKETCH = "dense", "sketch"
 DENSE_ANSWERS = "llama.cpp's own head answers."
 BENT = f"No index is made, as the model bends its logits: {DENSE_ANSWERS}"
+MAX_ERROR = (
+    "The largest chance that the head sketch takes a token that is not the best: 0 (a proof) or"
+    " more, below 1; 1e-15 if absent."
+)
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
 WHOLE = ("top_k", "penalized", "seed")  # integers of --sample
@@ -62,10 +67,10 @@ class GenerateOptions:
     )
     head: str = flag(
         "",
-        "certified, screen or another head of the index, at its stored knobs; dense is llama.cpp's"
-        " own, and makes no index. By default certified; without --index assured and estimated can"
-        " be named too.",
+        "A head of the index, at its stored knobs, by default sketch; dense is llama.cpp's own, and"
+        " makes no index.",
     )
+    max_error: float | None = flag(None, MAX_ERROR)
     wait: bool = flag(
         False, "After the text, wait for the index that is made in the background.", "--wait"
     )
@@ -134,7 +139,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     throughout. Greedy unless --sample names a setting. The last line, on stderr, has the speeds,
     exact logits a token, and proven tokens.
 
-    Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --head certified --prompt "The"
+    Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
@@ -147,7 +152,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
-    gguf = model_for(options.gguf, options.index, options.head)
+    gguf = model_for(options.gguf, options.index, options.head, options.max_error)
     with LlamaContext(gguf, sequences=len(given), **size) as context:
         prompts = given
         if options.chat:
@@ -160,9 +165,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             head = head_of(decoder, head)
         else:
             decoder, making = index_of_cache(context.gguf, threads)
-            head = grade_of(decoder, head)
-        with making or nullcontext(), attach(context, decoder, head=head) as attached:
-            handover = Handover(attached, making, head, options.head, threads)
+            head = DENSE if decoder is None else SKETCH
+        target = target_of(head, options.max_error)
+        with making or nullcontext(), attach(context, decoder, **target) as attached:
+            handover = Handover(attached, decoder, making, target, threads)
             if making is not None and options.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for the index
             drafter = PromptLookup() if options.lookup else None
@@ -170,15 +176,15 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             _show(generation, given, handover, options, as_json)
 
 
-def model_for(path: Path, index: Path | None, head: str) -> GgufModel:
-    """Read the model's header; InvalidRequest for a head or an index that does not fit."""
-    from logitsieve.heads.certified import GRADES
+def model_for(path: Path, index: Path | None, head: str, max_error: float | None) -> GgufModel:
+    """Read the model's header; InvalidRequest for options that do not fit, or an index."""
     from logitsieve.index.reader import read_contents
     from logitsieve.llamacpp import GgufModel
 
-    own = (CERTIFIED, *GRADES, DENSE)
-    if index is None and head not in ("", *own):
-        raise InvalidRequest("head", repr(head), f"{', '.join(own)}; others with their --index")
+    if index is None and head not in ("", SKETCH, DENSE):
+        raise InvalidRequest("head", repr(head), f"{SKETCH}, {DENSE}; others with their --index")
+    if asked_max_error(max_error) is not None and head not in ("", SKETCH):
+        raise InvalidRequest("max_error", max_error, f"none beside the head {head!r}")
     gguf = GgufModel(path)
     if index is not None:
         made, model = read_contents(index).manifest, gguf.matrix.shape
@@ -236,15 +242,14 @@ class Handover:
     def __init__(
         self,
         attached: LlamaAttachment,
+        decoder: LocalDecoder | None,
         making: BackgroundIndex | None,
-        head: str,
-        asked: str,
+        target: Target,
         threads: int,
     ) -> None:
-        self.head = head
+        self.head, self.decoder = target["head"], decoder
         self._attached, self._making = attached, making
-        self._asked, self._threads = asked, threads
-        self.decoder: LocalDecoder | None = None  # of the index that was made
+        self._target, self._threads = target, threads
         self._before: GenerationCost | None = None  # at the handover
 
     def follow(self, counts: GenerationCost) -> None:
@@ -256,9 +261,9 @@ class Handover:
         if making.decoder is None:
             self._say(f"No index could be made: {making.error}")
             return
-        self.decoder = making.decoder
-        self.head = grade_of(making.decoder, self._asked)
-        self._attached.swap(making.decoder, head=self.head)
+        self.decoder, self.head = making.decoder, SKETCH
+        self._target = {**self._target, "head": SKETCH}
+        self._attached.swap(making.decoder, **self._target)
         self._before = replace(counts)
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
@@ -278,33 +283,46 @@ class Handover:
 
     def cost(self, counts: GenerationCost, texts: int) -> str:
         """Return the speeds before and after the handover, of so many texts at once."""
-        vocab_size = self._attached.context.gguf.vocab_size
         if self._before is None or self._before.tokens == counts.tokens:
-            return _cost(counts, vocab_size, self.head, texts)
-        own = _cost(self._before, vocab_size, DENSE, texts)
-        return f"{own}; then {_cost(_less(counts, self._before), vocab_size, self.head, texts)}"
+            return self._cost(counts, texts)
+        own = _dense(self._before, self._attached.context.gguf.vocab_size)
+        return f"{own}; then {self._cost(_less(counts, self._before), texts)}"
+
+    def _cost(self, counts: GenerationCost, texts: int) -> str:
+        from logitsieve.heads.sketch import MAX_LEVEL_ROWS
+
+        vocab_size = self._attached.context.gguf.vocab_size
+        if self.decoder is None or self.head == DENSE:
+            return _dense(counts, vocab_size)
+        scanned = counts.scanned / counts.tokens
+        max_error = self.decoder.engine_for(self._target, 1, 1).max_error
+        certain = f"{counts.proven} tokens proven"
+        if 0 < max_error < 1:
+            certain = f"each token right but for a chance of {max_error:g}"
+        all_rows = self.head == SKETCH and texts > MAX_LEVEL_ROWS and 2 * scanned > vocab_size
+        return (
+            f"{_speed(counts)}, the head alone {counts.tokens / counts.head_s:,.0f}; "
+            f"{scanned:,.0f} of {vocab_size:,} rows a token, {certain}"
+        ) + TOGETHER.format(MAX_LEVEL_ROWS) * all_rows
 
     def _say(self, line: str) -> None:
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)
 
 
 def head_of(decoder: LocalDecoder, asked: str) -> str:
-    """Return the head `asked` of the index, by default `certified`, or `exact` if it has no other.
+    """Return the head `asked` of the index, by default `sketch`, or `exact` if it has no other.
 
     InvalidRequest names `head` if the index lacks it.
     """
     heads = decoder.index.heads
-    chosen = asked or (CERTIFIED if CERTIFIED in heads else "exact")
+    chosen = asked or (SKETCH if SKETCH in heads else "exact")
     if chosen not in heads:
         raise InvalidRequest("head", chosen, ", ".join((*heads, DENSE)))
     return chosen
 
 
-def grade_of(decoder: LocalDecoder | None, asked: str) -> str:
-    """Return `asked` if the index has it, else `certified`."""
-    if decoder is None:
-        return DENSE
-    return asked if asked in decoder.index.heads else CERTIFIED
+def target_of(head: str, max_error: float | None) -> Target:
+    return Target(head=head) if max_error is None else Target(head=head, max_error=max_error)
 
 
 def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
@@ -313,21 +331,13 @@ def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
     )
 
 
-def _cost(counts: GenerationCost, vocab_size: int, head: str, texts: int) -> str:
-    from logitsieve.heads import HEADS
-    from logitsieve.heads.certified import MAX_LEVEL_ROWS
-
+def _speed(counts: GenerationCost) -> str:
     speed = f"{counts.tokens} tokens: {counts.tokens / counts.seconds:,.1f} a second"
     if counts.drafted:
         speed += f" ({counts.accepted} of {counts.drafted} drafts right)"
-    if head == DENSE:  # part of llama.cpp's graph
-        return f"{speed}, all {vocab_size:,} logits of each"
-    scanned = counts.scanned / counts.tokens
-    chance, certain = HEADS[head].chance, f"{counts.proven} tokens proven"
-    if 0 < chance < 1:
-        certain = f"each token right but for a chance of {chance:g}"
-    all_rows = head == CERTIFIED and texts > MAX_LEVEL_ROWS and 2 * scanned > vocab_size
-    return (
-        f"{speed}, the head alone {counts.tokens / counts.head_s:,.0f}; "
-        f"{scanned:,.0f} of {vocab_size:,} rows a token, {certain}"
-    ) + TOGETHER.format(MAX_LEVEL_ROWS) * all_rows
+    return speed
+
+
+def _dense(counts: GenerationCost, vocab_size: int) -> str:
+    # The head's time is part of llama.cpp's graph.
+    return f"{_speed(counts)}, all {vocab_size:,} logits of each"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logitsieve.api.keywords import asked_precision
+from logitsieve.api.keywords import asked_max_error, asked_precision
 from logitsieve.cli import points
 from logitsieve.cli.options import AsJson, IndexFolder, flag
 from logitsieve.cli.output import print_files, print_json, print_table
@@ -22,6 +22,11 @@ class InspectOptions:
         None, "Show the points that AUTO takes for this P@k, from 0 to 1."
     )
     exact: bool = flag(False, "Show the points that AUTO takes for proven answers.", "--exact")
+    max_error: float | None = flag(
+        None,
+        "Show the points that AUTO takes for answers wrong with at most this chance: 0 (a proof) or"
+        " more, below 1.",
+    )
     k: int | None = flag(
         None, "Number of answers, from 1 to V; each measured number if absent.", "-k"
     )
@@ -38,6 +43,7 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
     from logitsieve.index import open_index
 
     precision, k = asked_precision("", None, options.min_precision, options.exact), options.k
+    max_error = asked_max_error(options.max_error, precision=precision)
     with open_index(index, verify="sizes") as opened:
         facts = _facts(opened)
         auto = points.auto_of(opened)
@@ -46,10 +52,11 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
         if k is not None:
             chosen = k_class(checked_k(k, opened.vocab_size))
             ks = ks if precision is None else (chosen,)
-        taken = points.choices(auto, precision, ks)
+        taken = points.choices(auto, precision, ks, max_error)
         facts["auto"] = {
             "target": {f"p{k}": p for k, p in auto.target.items()},
             "min_precision": precision,
+            "max_error": max_error,
             "choices": taken,
         }
         if as_json:
@@ -57,7 +64,7 @@ def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False
             return
         _show(facts)
         points.print_points(opened)
-        points.print_choices(f"AUTO, {points.goal(auto, precision)}", taken)
+        points.print_choices(f"AUTO, {points.goal(auto, precision, max_error)}", taken)
 
 
 def _facts(index: Index) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from logitsieve.api.keywords import MAX_ERROR
 from logitsieve.cli.output import print_table, shown
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, Setting
 from logitsieve.evaluation.precision import wilson
@@ -60,6 +61,12 @@ def print_points(index: Index, bounds: bool = False) -> None:
     prices = [(least, {**auto.choices(least, KS[:1])[0], "knobs": {}}) for least in PRICED]
     costs = "; ".join(f"P@1 >= {least:g} {_words(choice)}" for least, choice in prices)
     print(f"Cost of precision at B={auto.batches[0]}: {costs}")
+    graded = sorted(
+        (each.max_error, each.us_at(1)) for each in auto.points if each.head == "sketch"
+    )
+    if graded:
+        times = ", ".join(f"{max_error:g}: {shown(us)} us" for max_error, us in graded)
+        print(f"Cost of max_error of sketch at B=1: {times}")
     shown_at_most = wilson(1.0, calibration["heldout_rows"])
     if shown_at_most < max(PRICED):
         print(
@@ -95,10 +102,12 @@ def _marks(auto: Auto) -> dict[Setting, str]:
     return {key: ", ".join(batches) for key, batches in marks.items()}
 
 
-def choices(auto: Auto, precision: float | None, ks: tuple[int, ...]) -> list[Choice]:
+def choices(
+    auto: Auto, precision: float | None, ks: tuple[int, ...], max_error: float | None = None
+) -> list[Choice]:
     return [
         choice | {"k": "any" if precision is None else K_LABELS[choice["k"]]}
-        for choice in auto.choices(precision, ks)
+        for choice in auto.choices(precision, ks, max_error)
     ]
 
 
@@ -117,11 +126,12 @@ def _words(choice: Choice) -> str:
     return " ".join([choice["head"], *knobs]) + us
 
 
-def goal(auto: Auto, precision: float | None) -> str:
+def goal(auto: Auto, precision: float | None, max_error: float | None = None) -> str:
     if precision is not None:
         return "asked for a proof" if precision == 1 else f"asked for P@k >= {precision:g}"
-    if not auto.target:
-        return "no target: the default head or a faster proof"
+    if not auto.target or max_error is not None:
+        most = MAX_ERROR if max_error is None else max_error
+        return f"wrong with a chance of at most {most:g}" if most else "proven"
     return "for the index's target, " + ", ".join(f"P@{k} >= {p:g}" for k, p in auto.target.items())
 
 

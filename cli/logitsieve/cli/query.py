@@ -65,6 +65,9 @@ class QueryOptions:
     exact: bool = flag(
         False, "Let the server pick the fastest point that proves answers.", "--exact"
     )
+    max_error: float | None = flag(
+        None, "The largest chance that a row is wrong: 0 (a proof) or more, below 1."
+    )
     normalizer: NormalizerName | None = flag(
         None,
         "Normalizer of the log-probabilities; absent: exact for the best ids,"
@@ -96,6 +99,7 @@ class QueryOptions:
             knobs=numbers("knob", self.knob),
             min_precision=self.min_precision,
             exact=self.exact,
+            max_error=self.max_error,
             normalizer=self.normalizer,
             width=self.width,
         )
@@ -179,19 +183,19 @@ def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[li
 
 def _show(reply: TopKReply | SampleReply, words: list[str] | None, as_json: bool) -> None:
     answer, best = reply.answer, isinstance(reply, TopKReply)
-    facts = answer.exact.tolist(), answer.chances.tolist(), answer.scanned.tolist()
+    facts = answer.exact.tolist(), answer.max_errors.tolist(), answer.scanned.tolist()
     shown = list(zip(*facts, _answers(reply, words), strict=True))
     if as_json:
         names = ("model", "version", "digest", "head", "normalizer")
         origin = {name: getattr(answer, name) for name in names} | {"knobs": dict(answer.knobs)}
-        columns = ["exact", "chance", "scanned", "top" if best else "draws"]
+        columns = ["exact", "max_error", "scanned", "top" if best else "draws"]
         print_json({**origin, "rows": [dict(zip(columns, row, strict=True)) for row in shown]})
         return
     columns = ["row", "rank" if best else "draw"]
     columns += ["word", "id", "logit", "log prob", "proven", "scanned"]
     rows: list[list[object]] = []
-    for row, (exact, chance, scanned, answers) in enumerate(shown):
-        proven = "yes" if exact else "no" if chance == 1.0 else f"but for {chance:g}"
+    for row, (exact, max_error, scanned, answers) in enumerate(shown):
+        proven = "yes" if exact else "no" if max_error == 1.0 else f"but for {max_error:g}"
         for rank, one in enumerate(answers, start=1):
             named = [one.get(name) for name in ("word", "id", "logit", "log_prob")]
             rows.append([row, rank, *named, proven, scanned])

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.generate import BENT, DENSE, Handover, grade_of, head_of, model_for
+from logitsieve.cli.generate import (
+    BENT,
+    DENSE,
+    MAX_ERROR,
+    SKETCH,
+    Handover,
+    head_of,
+    model_for,
+    target_of,
+)
 from logitsieve.cli.options import flag, idle_cores, index_folder, llama_threads
 from logitsieve.completions import CompletionsConfig
 
@@ -27,9 +36,9 @@ class HeadOptions:
         callback=index_folder,
     )
     head: str = flag(
-        "",
-        "A head of the index, by default certified; dense is llama.cpp's own, and makes no index.",
+        "", "A head of the index, by default sketch; dense is llama.cpp's own, and makes no index."
     )
+    max_error: float | None = flag(None, MAX_ERROR)
     threads: int | None = llama_threads()
 
 
@@ -57,7 +66,7 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
     from logitsieve.completions.worker import answer
 
     threads = options.threads or idle_cores()
-    model = model_for(gguf, options.index, options.head)
+    model = model_for(gguf, options.index, options.head, options.max_error)
     positions = None if config.ctx is None else config.ctx * config.sequences
     with LlamaContext(
         model, sequences=config.sequences, positions=positions, threads=threads, separate=True
@@ -73,13 +82,13 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
             head = head_of(decoder, head)
         elif head != DENSE:
             decoder, making = index_of_cache(model, threads)
-        head = grade_of(decoder, head)
-        with making or nullcontext(), attach(context, decoder, head=head) as attached:
-            handover = Handover(attached, making, head, options.head, threads)
+            head = DENSE if decoder is None else SKETCH
+        target = target_of(head, options.max_error)
+        with making or nullcontext(), attach(context, decoder, **target) as attached:
+            handover = Handover(attached, decoder, making, target, threads)
 
             def index_hash() -> str:
-                answering = decoder or handover.decoder
-                return "" if answering is None else answering.index.digest
+                return "" if handover.decoder is None else handover.decoder.index.digest
 
             answer(
                 attached,

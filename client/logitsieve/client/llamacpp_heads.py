@@ -219,7 +219,7 @@ class DecoderOutput:
         answer = tops[0].answer._replace(
             scanned=np.add.reduce([top.answer.scanned for top in tops]),
             exact=np.logical_and.reduce([top.answer.exact for top in tops]),
-            chance=min(1.0, sum(float(top.answer.chances.max()) for top in tops)),
+            max_error=min(1.0, sum(float(top.answer.max_errors.max()) for top in tops)),
         )
         ids, logits = (np.concatenate([top[part] for top in tops], axis=1) for part in (0, 1))
         return TopKReply(ids, logits, answer)

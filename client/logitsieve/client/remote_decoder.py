@@ -49,6 +49,8 @@ def _write_target(given: Target, target: pb.Target) -> None:
     elif not point.automatic:
         target.head.name = point.head
         target.head.knobs.update(dict(point.knobs))
+    if point.max_error is not None:
+        target.max_error = point.max_error
     if point.normalizer:
         if point.normalizer not in NORMALIZER_CODES:
             raise InvalidRequest("normalizer", point.normalizer, ", ".join(NORMALIZER_CODES))
@@ -91,7 +93,7 @@ def _answer(message: pb.Answer) -> Answer:
         version=message.version,
         digest=message.digest,
         head=message.head.name,
-        chance=message.chance if message.HasField("chance") else 1.0,
+        max_error=message.max_error if message.HasField("max_error") else 1.0,
         knobs=dict(message.head.knobs),
         normalizer=NORMALIZER_NAMES.get(message.normalizer, ""),
         queue_ns=message.queue_ns,

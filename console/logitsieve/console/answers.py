@@ -23,14 +23,13 @@ from logitsieve.console.questions import (
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.normalizers import default_normalizer
 from logitsieve.heads._base.kernel_head import Head
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
 from logitsieve.index.reader import read_contents
 from logitsieve.server.config import ServeConfig
 
 Facts = dict[str, Any]  # of JSON
 
-PROVING = ("certified", "exact")  # normalizers that prove an interval
+PROVING = ("sketch", "exact")  # normalizers that prove an interval
 WIDTH = 0.01  # nats
 TIMED = 3  # answers; the median time is shown
 
@@ -109,7 +108,7 @@ def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
         "knobs": dict(answer.knobs),
         "normalizer": answer.normalizer,
         "exact": bool(answer.exact[0]),
-        "chance": float(answer.chances[0]),
+        "max_error": float(answer.max_errors[0]),
         "fallback": bool(answer.fallback[0]),
         "scanned": int(answer.scanned[0]),
         "vocab_size": decoder.index.vocab_size,
@@ -146,7 +145,7 @@ def why_not(
         lists = head.with_knobs(prescreen=0) if prescreened else head
         in_list = computed or escalated or _looked_at(lists, hidden, k, word)
         stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
-    bounded = head.name in ("certified", *GRADES) or prescreened or escalated
+    bounded = head.name == "sketch" or prescreened or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
     stages += [looked, {"stage": "best", "passed": answered, "k": k, "least": least}]

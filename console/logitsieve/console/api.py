@@ -115,8 +115,9 @@ class Api:
 
     async def chosen(self, request: Request) -> Any:
         precision = _number(request, "min_precision", float, None)
+        max_error = _number(request, "max_error", float, None)
         k = _number(request, "k", int, 1)
-        return await self._on_model(request, lambda one: chosen_facts(one, precision, k))
+        return await self._on_model(request, lambda one: chosen_facts(one, precision, k, max_error))
 
     async def answer(self, answering: Answering, request: Request) -> Any:
         question = await _read_question(request)

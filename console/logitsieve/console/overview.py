@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from logitsieve.api.keywords import DEFAULT_REQUEST, asked_precision
+from logitsieve.api.keywords import DEFAULT_REQUEST, asked_max_error, asked_precision
 from logitsieve.console.answers import Facts
 from logitsieve.console.questions import kept_count
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
@@ -62,7 +62,7 @@ def _head_facts(index: Index, name: str) -> Facts:
     head = index.head(name)
     table = head.knob_table.items()
     knobs = [{"name": knob, "value": head.knobs[knob], **vars(about)} for knob, about in table]
-    return {"name": name, "proves": head.proves, "knobs": knobs}
+    return {"name": name, "knobs": knobs}
 
 
 def _version_facts(routes: Routes, version: Version) -> Facts:
@@ -153,7 +153,9 @@ def points_facts(decoder: LocalDecoder) -> Facts:
         "uneven": [] if measured is None else _uneven(measured["points"]),
         "machine": {} if measured is None else dict(measured["machine"]),
         "elsewhere": measured_elsewhere(index),
-        "points": [{"label": point.label, **vars(point)} for point in auto.points],
+        "points": [
+            {"label": point.label, "proven": point.proven, **vars(point)} for point in auto.points
+        ],
         "frontier": {
             batch: {k: frontier(auto.points, batch, k) for k in KS}
             for batch in (auto.batches if auto.points else ())
@@ -161,17 +163,20 @@ def points_facts(decoder: LocalDecoder) -> Facts:
     }
 
 
-def chosen_facts(decoder: LocalDecoder, precision: float | None, k: int) -> Facts:
-    """Return AUTO's point at each batch size; `precision` None is the index's target.
+def chosen_facts(
+    decoder: LocalDecoder, precision: float | None, k: int, max_error: float | None = None
+) -> Facts:
+    """Return AUTO's point at each batch size; without both it meets the index's target.
 
-    InvalidRequest names `min_precision` or `k`.
+    InvalidRequest names `min_precision`, `max_error` or `k`.
     """
     k = checked_k(k, decoder.index.vocab_size)
     asked = asked_precision("", None, precision, False)
-    chosen = decoder.auto.choices(asked, [decoder.auto.k_class(k, asked)])
+    max_error = asked_max_error(max_error, precision=asked)
+    chosen = decoder.auto.choices(asked, [decoder.auto.k_class(k, asked)], max_error)
     for one in chosen:
         one["low"] = (one["precision_low"] or {}).get(k_class(k))
-    return {"min_precision": precision, "k": k, "chosen": chosen}
+    return {"min_precision": precision, "max_error": max_error, "k": k, "chosen": chosen}
 
 
 def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:

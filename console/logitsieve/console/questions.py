@@ -68,8 +68,9 @@ def read_target(question: Question) -> Target:
         target["head"] = head
     if knobs:
         target["knobs"] = knobs
-    if question.get("min_precision") is not None:
-        target["min_precision"] = question["min_precision"]
+    for name in ("min_precision", "max_error"):
+        if question.get(name) is not None:
+            target[name] = question[name]
     return target
 
 

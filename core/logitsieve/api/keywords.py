@@ -4,16 +4,18 @@ from __future__ import annotations  # help() shows types as they are written
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from math import inf, nextafter
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, get_args
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 
+MAX_ERROR = 1e-15  # of a row's top k to be wrong, if nothing else is asked
+BELOW_1 = nextafter(1.0, 0.0)
 AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
 
-NormalizerName = Literal["candidates", "lowrank", "sampled", "certified", "exact"]
+NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
 OverAll = Literal["", "draws", "steps"]  # requests over all V ids; steps are of beam searches
 
@@ -30,15 +32,17 @@ class Target(TypedDict, total=False):
 
     `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows that
     reaches `min_precision` at k, rounded up to 1, 5 or 10 (beyond 10 only by proof); that proves
-    its answers (`exact`); or else that meets the build's target or, without one, is the default
-    head or proves. `knobs` override a head's stored ones, without a name the default head's.
+    its answers (`exact`); or that is wrong with a chance of at most `max_error` a row. Without any
+    of them it meets the build's target or, if that has none, a `max_error` of 1e-15. `knobs`
+    override a head's stored ones, without a name the default head's; `max_error` is one of the head
+    `sketch`: 0 (a proof) or more, below 1.
 
     `normalizer` is the method for log Z. None: `topk` computes none; the others choose one, which
     the answer names.
 
     `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
     it of the true one, before rounding to float32. It needs a proving `normalizer`; None chooses
-    `certified` if the index has it, else `exact`.
+    `sketch` if the index has it, else `exact`.
     """
 
     model: str
@@ -46,6 +50,7 @@ class Target(TypedDict, total=False):
     knobs: Mapping[str, float] | None
     min_precision: float | None
     exact: bool
+    max_error: float | None
     normalizer: NormalizerName | None
     width: float | None
 
@@ -53,8 +58,8 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: `Target`'s, and how to draw.
 
-    Without a head and a precision the draws are proven: by `certified`, or by `exact` if the index
-    lacks it or measured it to be slower.
+    Without a head, a precision and a `max_error` the draws are proven: by `sketch`, or by `exact`
+    if the index lacks it or measured it to be slower.
 
     Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
     probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
@@ -64,9 +69,8 @@ class SampleOptions(Target, total=False):
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
     fresh seeds. Equal arguments, version, head and knobs draw equal ids.
 
-    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `exact`,
-    `certified` and the other heads of a sketch take little more time than their best ids, and are
-    as sure as these.
+    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `exact`
+    and `sketch` take little more time than their best ids, and are as sure as these.
     """
 
     seeds: ArrayLike | None
@@ -96,6 +100,7 @@ DEFAULTS: Mapping[str, Any] = {
     "knobs": None,
     "min_precision": None,
     "exact": False,
+    "max_error": None,
     "normalizer": None,
     "width": None,
     "seeds": None,
@@ -153,6 +158,19 @@ class PointRequest(NamedTuple):
     knobs: KnobValues
     normalizer: str  # "" for none
     width: float = inf  # nats that the interval of log Z may span
+    max_error: float | None = None  # of AUTO without a precision; None: as the index was built
+
+    @classmethod
+    def of(
+        cls, head: str, knobs: KnobValues, precision: float | None, max_error: Any,
+        normalizer: str, width: float,
+    ) -> Self:  # fmt: skip
+        """Make a request, AUTO's without a head and knobs; or InvalidRequest."""
+        asked = asked_max_error(max_error, knobs, precision)
+        if not head and not knobs:
+            return cls(True, precision, "", (), normalizer, width, asked)
+        added = () if asked is None else (("max_error", asked),)
+        return cls(False, None, head, tuple(sorted(knobs + added)), normalizer, width)
 
 
 def asked_precision(
@@ -177,6 +195,18 @@ def asked_precision(
     return None if min_precision is None else float(min_precision)
 
 
+def asked_max_error(
+    max_error: Any, knobs: KnobValues = (), precision: float | None = None
+) -> float | None:
+    """Return the largest chance of a wrong row that is asked for; or InvalidRequest."""
+    if max_error is None:
+        return None
+    if precision is not None or "max_error" in dict(knobs):
+        allowed = "none beside exact, min_precision or knobs.max_error"
+        raise InvalidRequest("max_error", f"{max_error!r:.80}", allowed)
+    return number("max_error", max_error, 0.0, BELOW_1)
+
+
 def asked_width(width: float | None) -> float:
     """Return the nats that log Z's interval may span, infinity for None; or InvalidRequest."""
     return inf if width is None else number("width", width, NARROWEST, WIDEST)
@@ -188,7 +218,7 @@ def number(field: str, value: Any, low: float, high: float) -> float:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:g}")
+        raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:.16g}")
     return float(value)
 
 
@@ -202,11 +232,10 @@ def point_request(target: Target) -> PointRequest:
     head, knobs = target.get("head", ""), target.get("knobs")
     precision, exact = target.get("min_precision"), target.get("exact", False)
     log_z = target.get("normalizer") or "", asked_width(target.get("width"))
+    asked = None
     if precision is not None or exact is not False or head == AUTO:
-        return PointRequest(True, asked_precision(head, knobs, precision, exact), "", (), *log_z)
-    if head or knobs:
-        return PointRequest(False, None, head, knob_values(knobs), *log_z)
-    return PointRequest(True, None, "", (), *log_z)
+        asked, head, knobs = asked_precision(head, knobs, precision, exact), "", None
+    return PointRequest.of(head, knob_values(knobs), asked, target.get("max_error"), *log_z)
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:

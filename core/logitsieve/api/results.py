@@ -32,7 +32,7 @@ class Provenance(NamedTuple):
     exact: Bool
     scanned: Int32
     fallback: Bool
-    chance: float = 1.0
+    max_error: float = 1.0
 
 
 class Candidates(NamedTuple):
@@ -94,7 +94,7 @@ class Answer(NamedTuple):
     exact: Bool  # [B] proven equal to the full softmax's
     scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
-    chance: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: no promise
+    max_error: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: no promise
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
@@ -106,12 +106,12 @@ class Answer(NamedTuple):
     rows_missing: tuple[RowRange, ...] = ()  # rows of the vocabulary that were not asked
 
     @property
-    def chances(self) -> Float64:
+    def max_errors(self) -> Float64:
         """[B] at most the chance of each row to be wrong, over the index's random rotation.
 
         It holds for contexts that do not depend on the rotation.
         """
-        return ~self.exact * np.float64(self.chance)  # tensors on a GPU, too
+        return ~self.exact * np.float64(self.max_error)  # tensors on a GPU, too
 
 
 # Fields with a value for each row; log Z's are often not set.

@@ -1,7 +1,7 @@
 """AUTO: choose the fastest measured point for a request that names no head.
 
-It meets the request's precision or the index's target, or proves its answers. Times are of the
-measured batch size nearest to the request's rows.
+It meets the request's precision or the index's target, or is wrong with at most the chance that
+the request allows. Times are of the measured batch size nearest to the request's rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,19 +10,22 @@ from itertools import product
 from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.api.keywords import KnobValues, OverAll, PointRequest
+from logitsieve.api.keywords import MAX_ERROR, KnobValues, OverAll, PointRequest
 from logitsieve.decoding.normalizers import EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
-from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import checked_k
 from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
 # A proof from at most half of W counts as so many times faster: times have noise.
 MARGIN = 1.15
+
+PROOF: Setting = EXACT.name, ()  # of any index
+SKETCHED = SketchHead.name
 
 Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
@@ -39,13 +42,14 @@ class Auto:
         points: Sequence[OperatingPoint],
         target: Goal,
         vocab_size: int,
-        stored: Setting = ("exact", ()),
+        stored: Setting = PROOF,
+        heads: Collection[str] = (),
     ) -> None:
         self.points = tuple(points)
         self.target = dict(target)
         self.measured = {point.setting: point for point in points}
         self._vocab_size, self._stored = vocab_size, stored
-        self.drawing_head = self._drawing_head()
+        self._proving = SKETCHED if SKETCHED in heads else EXACT.name  # without measurements
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
         # The fastest first; of equals the proven one.
         self._fastest = {
@@ -67,32 +71,45 @@ class Auto:
         """Return the class of `k`, 0 for the index's own target; InvalidRequest outside 1 .. V."""
         return 0 if precision is None else k_class(checked_k(k, self._vocab_size))
 
-    def goal(self, k: int, precision: float | None) -> Goal:
-        """Return a request's goal by class of k; `precision` None: the index's target."""
-        return self.target if precision is None else {k: precision}
+    def goal(self, k: int, precision: float | None, max_error: float | None = None) -> Goal:
+        """Return a request's goal by class of k; the index's target if nothing is asked."""
+        if precision is not None:
+            return {k: precision}
+        return self.target if max_error is None else {}
 
     def choose(
-        self, rows: int, k: int, precision: float | None, refuted: Refuted | None = None
+        self,
+        rows: int,
+        k: int,
+        precision: float | None,
+        max_error: float | None = None,
+        refuted: Refuted | None = None,
     ) -> Setting:
         """Return the head and knobs of the fastest point at `rows` a call.
 
-        It meets `precision` at class `k`; for BEYOND only a proof does. The fastest proven point
-        replaces one that live answers `refuted`. Without measurements: the default head, or `exact`
-        for a precision.
+        It meets `precision` at class `k`; for BEYOND only a proof does. Without a precision and a
+        target it is within `max_error`, by default MAX_ERROR. The fastest proven point replaces one
+        that live answers `refuted`. Without measurements: the default head; `sketch` if the index
+        has it, for a `max_error`; or `exact`, for a precision.
         """
-        goal, points = self.goal(k, precision), self._fastest[self.batch(rows)]
-        point = next((point for point in points if self._meets(point, goal)), None)
+        goal, points = self.goal(k, precision, max_error), self._fastest[self.batch(rows)]
+        most = MAX_ERROR if max_error is None else max_error
+        point = next((point for point in points if _meets(point, goal, most)), None)
         if point is not None and refuted is not None and refuted(point, goal):
             point = next((point for point in points if point.proven), None)
-        if point is None:
-            return self._stored if precision is None else ("exact", ())
-        return point.setting
+        if point is not None:
+            return point.setting
+        if precision is not None:
+            return PROOF
+        return self._stored if max_error is None else _at(self._proving, max_error)
 
-    def choices(self, precision: float | None, ks: Sequence[int]) -> list[dict[str, Any]]:
+    def choices(
+        self, precision: float | None, ks: Sequence[int], max_error: float | None = None
+    ) -> list[dict[str, Any]]:
         """Return the chosen points as plain facts, None if not measured."""
         taken = []
         for k, rows in product(ks, self.batches):
-            head, knobs = self.choose(rows, k, precision)
+            head, knobs = self.choose(rows, k, precision, max_error)
             point = self.measured.get((head, knobs))
             taken.append(
                 {
@@ -102,7 +119,7 @@ class Auto:
                     "knobs": dict(knobs if point is None else point.knobs),
                     "us_per_row": None if point is None else point.us_at(rows),
                     "precision_low": None if point is None else dict(point.low),
-                    "proven": HEADS[head].proves,
+                    "max_error": None if point is None else point.max_error,
                 }
             )
         return taken
@@ -112,19 +129,22 @@ class Auto:
         few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
         return point.us_at(batch) / (MARGIN if few else 1)
 
-    def _drawing_head(self) -> str:
-        """Return the measured proving head of draws, the faster of two; "" without any."""
-        times = {
-            head: min(times)
-            for head in ("certified", "exact")
-            if (times := [self._counted(each, 1) for each in self.points if each.head == head])
-        }
-        return min(times, key=times.__getitem__, default="")
+    def drawing(self, max_error: float | None) -> Setting:
+        """Return the head of draws over all ids, by default with proofs."""
+        proofs = [point for point in self.points if point.proven]
+        fastest = min(proofs, key=lambda point: self._counted(point, 1), default=None)
+        return _at(self._proving if fastest is None else fastest.head, max_error or 0.0)
 
-    def _meets(self, point: OperatingPoint, goal: Goal) -> bool:
-        if not goal:
-            return point.proven or point.setting == self._stored
-        return all(point.meets(least, k) for k, least in goal.items())
+
+def _at(head: str, max_error: float) -> Setting:
+    """Return the setting of `sketch` or `exact`, within `max_error`."""
+    return (head, (("max_error", max_error),)) if head == SKETCHED else PROOF
+
+
+def _meets(point: OperatingPoint, goal: Goal, max_error: float) -> bool:
+    if not goal:
+        return point.max_error <= max_error
+    return all(point.meets(least, k) for k, least in goal.items())
 
 
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
@@ -137,20 +157,19 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
             head = head_of(*point.setting)
         except InvalidKnob as error:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
-        # With all knobs: an older file may lack one.
-        points.append(replace(point, proven=head.proves, knobs=dict(head.knobs)))
+        # At the knobs that this device uses.
+        points.append(replace(point, max_error=head.max_error, knobs=dict(head.knobs)))
     stored = head_of("", ())
     return Auto(
         points,
         read_target(index.manifest.config),
         index.vocab_size,
         setting_of(stored.name, stored.knobs),
+        index.heads,
     )
 
 
-def proving(
-    request: PointRequest, over: OverAll, heads: Collection[str], auto: Auto
-) -> PointRequest:
+def proving(request: PointRequest, over: OverAll, auto: Auto) -> PointRequest:
     """Name a proving head in a request over all V that leaves the choice to AUTO.
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
@@ -160,8 +179,8 @@ def proving(
     if over == "steps" and request.normalizer in ("", EXACT.name):
         return request._replace(automatic=False, head=EXACT.name)
     if over == "draws" and request.precision is None:
-        head = auto.drawing_head or ("certified" if "certified" in heads else EXACT.name)
-        return request._replace(automatic=False, head=head)
+        head, knobs = auto.drawing(request.max_error)
+        return request._replace(automatic=False, head=head, knobs=knobs)
     return request
 
 

@@ -161,7 +161,7 @@ def _with_finished(beams: Beams, live: Int64, k: int, best: BestLogits, counts: 
     ids[beams.finished, 0] = beams.eos_ids[0]
     columns = zip(best.provenance[:3], (True, 0, False), strict=True)
     every = (_spread(each, live, rows, value) for each, value in columns)
-    provenance = Provenance(*every)._replace(chance=best.provenance.chance)
+    provenance = Provenance(*every)._replace(max_error=best.provenance.max_error)
     return _Lists(ids, logits, _spread(counts, live, rows, 1), provenance)
 
 
@@ -206,9 +206,9 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: LogZ32) -> BeamC
         beams.finished, np.array(beams.eos_ids, np.int32), tokens, scores, ranks, finished,
     )  # fmt: skip
     exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~pairs.doubtful
-    chance = min(1.0, beams.beams_in * lists.provenance.chance)
+    max_error = min(1.0, beams.beams_in * lists.provenance.max_error)
     provenance = lists.provenance._replace(
-        exact=np.repeat(exact, beams.beams_in), chance=1.0 if pairs.doubtful.any() else chance
+        exact=np.repeat(exact, beams.beams_in), max_error=1.0 if pairs.doubtful.any() else max_error
     )
     return BeamChoice(pairs.parents, tokens, scores, ranks, finished, provenance, reported)
 

@@ -60,7 +60,7 @@ class Engine:
     ) -> None:
         self.model, self.version, self.digest = model, str(index.version), index.digest
         self.head, self.knobs, self.width = head.name, dict(head.knobs), width
-        self.chance, self._fallback_chance = head.chance, head.fallback_chance
+        self.max_error, self._fallback_max_error = head.max_error, head.fallback_max_error
         self._index, self.answering = index, head
         self._stepping = find_normalizer(normalizer or STEPPING)
         if width < inf:
@@ -75,7 +75,7 @@ class Engine:
         self.enter: Enter = never
         if self._normalizer is None:
             unset: Any = None
-            self.enter = head.entry(self.answer(0, (unset, unset, unset, self.chance), ""))
+            self.enter = head.entry(self.answer(0, (unset, unset, unset, self.max_error), ""))
 
     def __repr__(self) -> str:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
@@ -100,11 +100,11 @@ class Engine:
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
-        chance = self.chance
-        if 0.0 < self._fallback_chance < chance and fallback.all():
-            chance = self._fallback_chance
+        max_error = self.max_error
+        if 0.0 < self._fallback_max_error < max_error and fallback.all():
+            max_error = self._fallback_max_error
         # A plain tuple: a Provenance would take a tenth of this method's time.
-        provenance = exact, scanned, fallback, chance
+        provenance = exact, scanned, fallback, max_error
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
 
     def _constrained(self, hidden: ArrayLike, k: int, constraints: Constraints) -> TopKReply:
@@ -168,10 +168,10 @@ class Engine:
         log_z: LogZ32 = NO_LOG_Z,
     ) -> Answer:
         """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
-        exact, scanned, fallback, chance = provenance  # starred arguments would take twice the time
+        exact, scanned, fallback, max_error = provenance  # starred, it would take twice the time
         value, low, high, error = log_z
         return Answer(
             self.model, self.version, self.digest, self.head, exact, scanned, fallback,
-            chance, self.knobs.copy(), normalizer, value, low, high, error, 0,
+            max_error, self.knobs.copy(), normalizer, value, low, high, error, 0,
             perf_counter_ns() - started,
         )  # fmt: skip

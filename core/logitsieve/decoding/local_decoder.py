@@ -9,7 +9,14 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
-from logitsieve.api.keywords import KnobValues, OverAll, Target, point_request
+from logitsieve.api.keywords import (
+    DEFAULT_REQUEST,
+    KnobValues,
+    OverAll,
+    PointRequest,
+    Target,
+    point_request,
+)
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, proving, read_auto
 from logitsieve.decoding.engine import Engine
@@ -38,7 +45,7 @@ class LocalDecoder(Decoder):
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._head)
         self._usual: dict[int | str | None, Engine] = {}
-        # (batch size, class of k, precision or None, normalizer or "", width) -> Engine
+        # (batch size, class of k, request) -> Engine
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
 
     def __repr__(self) -> str:
@@ -61,7 +68,7 @@ class LocalDecoder(Decoder):
         """See `Decoder`."""
         auto = self.auto
         if not target and not over:  # a faster way to the same
-            engine = self._chosen(auto.batch(rows), 0, None, "", inf)
+            engine = self._chosen(auto.batch(rows), 0, DEFAULT_REQUEST)
             if rows <= MANY_ROWS:
                 self._usual[rows] = engine
             return engine
@@ -69,16 +76,13 @@ class LocalDecoder(Decoder):
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
         if over:
-            request = proving(request, over, self.index.heads, auto)
+            request = proving(request, over, auto)
         if not request.automatic:
             engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
             if not over and [*target] == ["head"]:
                 self._usual[request.head] = engine
             return engine
-        k_class = auto.k_class(k, request.precision)
-        return self._chosen(
-            auto.batch(rows), k_class, request.precision, request.normalizer, request.width
-        )
+        return self._chosen(auto.batch(rows), auto.k_class(k, request.precision), request)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need."""
@@ -112,10 +116,9 @@ class LocalDecoder(Decoder):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _choose(
-        self, batch: int, k: int, precision: float | None, normalizer: str, width: float
-    ) -> Engine:
-        return self.engine(*self.auto.choose(batch, k, precision), normalizer, width)
+    def _choose(self, batch: int, k: int, request: PointRequest) -> Engine:
+        setting = self.auto.choose(batch, k, request.precision, request.max_error)
+        return self.engine(*setting, request.normalizer, request.width)
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf

@@ -214,8 +214,8 @@ class BestLogits(NamedTuple):
 
     def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
-        exact, scanned, fallback, chance = self.provenance
-        provenance = Provenance(exact[rows], scanned[rows], fallback[rows], chance)
+        exact, scanned, fallback, max_error = self.provenance
+        provenance = Provenance(exact[rows], scanned[rows], fallback[rows], max_error)
         return type(self)(self.ids[rows], self.logits[rows], provenance)
 
 
@@ -249,7 +249,7 @@ def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> Best
     top = head.topk(hidden, k)
     offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
     logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
-    return BestLogits(top.ids, logits, Provenance(*top[2:], head.chance))
+    return BestLogits(top.ids, logits, Provenance(*top[2:], head.max_error))
 
 
 def _of_head(
@@ -284,5 +284,6 @@ def _of_head(
         ks[group] = min(2 * many, size)
         ks[done] = 0
     scanned = np.minimum(scanned, size)
-    chance = min(1.0, float((last - first + 1).max()) * head.chance)  # of all calls that may come
-    return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback, chance)
+    calls = float((last - first + 1).max())  # that may come
+    max_error = min(1.0, calls * head.max_error)
+    return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback, max_error)

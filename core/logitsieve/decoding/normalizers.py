@@ -24,8 +24,8 @@ from logitsieve.decoding.logit_edits import (
     target_logits,
 )
 from logitsieve.heads._base.kernel_head import Head
-from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -120,7 +120,7 @@ class Query(NamedTuple):
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(self, how: Sampling, width: float = inf) -> Drawn:
-        """Draw from all ids that filters leave, by the answering head, `exact` or `certified`."""
+        """Draw from all ids that filters leave, by the answering head, `exact` or `sketch`."""
         options = DrawOptions(
             how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
             how.top_p, how.min_p, width, self.index.first_id,
@@ -218,7 +218,7 @@ class _Sampled(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden = query.index.vocab_size, query.hidden
-        if query.head.chance < 1.0:  # it scans few rows unless k is large
+        if query.head.max_error < 1.0:  # it scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
         listed, log_z = query.listed(), np.empty((len(hidden), 2), np.float32)
@@ -232,14 +232,14 @@ class _Sampled(Normalizer):
         return LogZ.estimate(value, query.scale, error)
 
 
-class _Certified(Normalizer):
-    name, reads, has_bounds = "certified", "certified", True
+class _Sketch(Normalizer):
+    name, reads, has_bounds = "sketch", "sketch", True
 
     def log_z(self, query: Query) -> LogZ:
         source, edits = self.source(query.index), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = cast(CertifiedHead, source).log_z(
+        fields = cast(SketchHead, source).log_z(
             query.hidden, query.scale, edits and edits[:3], query.width
         )
         return narrowed(LogZ(fields, query.scale), query)
@@ -297,9 +297,9 @@ def _seeds(hidden: Float32) -> UInt64:
     return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))
 
 
-CANDIDATES, SAMPLED, CERTIFIED, EXACT = _Candidates(), _Sampled(), _Certified(), _Exact()
+CANDIDATES, SAMPLED, SKETCH, EXACT = _Candidates(), _Sampled(), _Sketch(), _Exact()
 NORMALIZERS: Mapping[str, Normalizer] = {
-    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, CERTIFIED, EXACT)
+    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, SKETCH, EXACT)
 }
 # Of `beam_step`: an interval rarely decides the order of beams.
 STEPPING = EXACT.name
@@ -315,4 +315,4 @@ def find_normalizer(name: str) -> Normalizer:
 
 def default_normalizer(index: Index) -> str:
     """Return the default normalizer of `score`."""
-    return (CERTIFIED if CERTIFIED.name in index.heads else EXACT).name
+    return (SKETCH if SKETCH.name in index.heads else EXACT).name

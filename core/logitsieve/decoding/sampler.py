@@ -3,8 +3,8 @@
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
 trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
 of V: over all logits that filters leave (`exact`), with the same noise over proven bounds
-(`certified`), or lazily (other heads: not exact; with filters `certified` or `exact` draws
-instead). Without log-probabilities the best ids and the noise of the others suffice.
+(`sketch`), or lazily (other heads: not exact; with filters `sketch` or `exact` draws instead).
+Without log-probabilities the best ids and the noise of the others suffice.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provena
 from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, target_logits
 from logitsieve.decoding.normalizers import (
     CANDIDATES,
-    CERTIFIED,
     EXACT,
     SAMPLED,
+    SKETCH,
     LogZ,
     LogZ32,
     Normalizer,
@@ -33,7 +33,7 @@ from logitsieve.decoding.normalizers import (
     quick_log_z,
 )
 from logitsieve.heads._base.head import no_edits, refuse_first
-from logitsieve.heads.certified import GRADES, PRODUCTS_A_DRAW, WIDEST_LOG_Z
+from logitsieve.heads.sketch import PRODUCTS_A_DRAW, WIDEST_LOG_Z
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -110,7 +110,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
     best, wanted = _best(query, BEST)
     lists, lengths = _left(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
-    draws = _from_lists(query, how, lists, query.head.chance == 0.0)
+    draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
     return _redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
 
 
@@ -161,7 +161,7 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
     if query.edits is None:
         top = query.head.topk(query.hidden, min(BEST, query.index.vocab_size))
-        ids, provenance = top.ids, Provenance(*top[2:], query.head.chance)
+        ids, provenance = top.ids, Provenance(*top[2:], query.head.max_error)
     else:
         (ids, _, provenance), _ = _best(query, BEST)
     draws = _beyond(query, how, ids, provenance, _unknown(len(query.hidden)))
@@ -237,7 +237,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
     fallback = _filtered(how) and query.head.name not in DRAWS
     if fallback:
-        names = CERTIFIED.name, EXACT.name
+        names = SKETCH.name, EXACT.name
         name = next(name for name in names if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
@@ -273,17 +273,17 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
             best, _, log_z = _best_with_log_z(query, BEST)
             draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
             found = draws.ids, True, draws.provenance.scanned
-            return _Drawn(*found, CERTIFIED, narrowed(log_z, query))
-        width = min(query.width, WIDEST_LOG_Z) if normalizer is CERTIFIED else query.width
+            return _Drawn(*found, SKETCH, narrowed(log_z, query))
+        width = min(query.width, WIDEST_LOG_Z) if normalizer is SKETCH else query.width
         ids, fields, scanned = query.draw(how, width)
-        return _Drawn(ids, True, scanned, CERTIFIED, narrowed(LogZ(fields, query.scale), query))
+        return _Drawn(ids, True, scanned, SKETCH, narrowed(LogZ(fields, query.scale), query))
     ids, fields, scanned = query.draw(how)
     log_z = LogZ(fields, query.scale)
     if query.width < inf and (wide := np.flatnonzero(log_z.spans > query.width)).size:
         every = query.rows(wide)._replace(head=EXACT.source(query.index))
         nothing = how._replace(samples=0, seeds=how.seeds[wide])
         fields[wide] = every.draw(nothing).log_z
-    return _Drawn(ids, True, scanned, CERTIFIED, log_z)
+    return _Drawn(ids, True, scanned, SKETCH, log_z)
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
@@ -300,10 +300,7 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
-DRAWS: dict[str, Draw] = {
-    "exact": _draw_exactly,
-    **dict.fromkeys(("certified", *GRADES), _draw_by_bounds),
-}
+DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "sketch": _draw_by_bounds}
 
 
 class Shortlist(NamedTuple):

@@ -147,7 +147,7 @@ class Part(NamedTuple):
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
         off, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
         exact, fallback = counts == 0, np.zeros(rows, np.bool_)
-        scanned, answer, chance = np.zeros(rows, np.int32), NO_ANSWER, 0.0
+        scanned, answer, max_error = np.zeros(rows, np.int32), NO_ANSWER, 0.0
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
             sets = None if self.constraints is None else self.constraints.take(own)
@@ -155,8 +155,10 @@ class Part(NamedTuple):
             local, logits[own, to], off[own], answer = question(own, count, **keywords)
             ids[own, to], log_z[own] = local + np.int32(self.shard.first), _interval_of(answer)
             exact[own], scanned[own] = answer.exact, answer.scanned
-            fallback[own], chance = answer.fallback, max(chance, *answer.chances.tolist())
-        answer = answer._replace(exact=exact, scanned=scanned, fallback=fallback, chance=chance)
+            fallback[own], max_error = answer.fallback, max(max_error, *answer.max_errors.tolist())
+        answer = answer._replace(
+            exact=exact, scanned=scanned, fallback=fallback, max_error=max_error
+        )
         return Found(ids, logits, off, log_z, answer)
 
 
@@ -188,7 +190,7 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
         exact=np.all([each.exact for each in answers], axis=0) & (not lost),
         scanned=np.sum([each.scanned for each in answers], axis=0, dtype=np.int32),
         fallback=np.any([each.fallback for each in answers], axis=0),
-        chance=1.0 if lost else min(1.0, sum(each.chance for each in answers)),
+        max_error=1.0 if lost else min(1.0, sum(each.max_error for each in answers)),
         rows_missing=lost,
     )
     return Found(ids, logits, off, log_z, answer)
@@ -197,8 +199,8 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
 def proven_where(sure: Bool, found: Found) -> Found:
     """Withdraw all promises from rows [B] that are not `sure`."""
     answer = found.answer
-    chance = answer.chance if sure.all() else 1.0
-    return found._replace(answer=answer._replace(exact=answer.exact & sure, chance=chance))
+    max_error = answer.max_error if sure.all() else 1.0
+    return found._replace(answer=answer._replace(exact=answer.exact & sure, max_error=max_error))
 
 
 def log_z_of(found: Found) -> LogZ:

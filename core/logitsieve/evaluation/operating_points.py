@@ -27,12 +27,16 @@ class OperatingPoint:
 
     head: str
     knobs: Mapping[str, float]
-    proven: bool
+    max_error: float  # the largest chance that a top k is wrong; 1: unknown
     mean: Mapping[int, float]  # k -> P@k
     low: Mapping[int, float]  # k -> its lower 95 % bound
     us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
     mass_kept: float
     candidates: Mapping[int, float]  # B -> rows of W computed a row, of the same B
+
+    @property
+    def proven(self) -> bool:
+        return self.max_error == 0.0
 
     def us_at(self, rows: int) -> float:
         return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
@@ -65,7 +69,7 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
     return OperatingPoint(
         head=one["head"]["name"],
         knobs=dict(one["head"]["knobs"]),
-        proven=bool(one.get("proven", False)),
+        max_error=one["max_error"],
         mean={int(k): precision["mean"] for k, precision in one["precision"].items()},
         low={int(k): precision["low"] for k, precision in one["precision"].items()},
         us_per_row={entry["rows"]: entry["us_per_row"] for entry in entries},
@@ -107,7 +111,8 @@ def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
 
 def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
     # AUTO prefers the proof of fewer rows to one that is hardly faster.
-    if other.proven and not (one.proven and _computes_less(one, other)):
+    promised = one.max_error <= other.max_error
+    if not promised or (other.proven and not _computes_less(one, other)):
         return False
     return all(
         batch in one.us_per_row and one.us_per_row[batch] <= us

@@ -8,7 +8,7 @@ Shape letters: N rows, B rows of a block.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -95,7 +95,8 @@ def student95(freedom: int) -> float:
 
 
 class Judged(Protocol):
-    proves: ClassVar[bool]
+    @property
+    def proves(self) -> bool: ...
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
 

@@ -18,11 +18,11 @@ from logitsieve.gpu.device import computing, to_device, to_host
 from logitsieve.gpu.device_head import DeviceHead, Ranked, joined, rank, rank_all, rank_by_scores
 from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
 from logitsieve.gpu.matrix import exact_logits
-from logitsieve.heads._base.head import Edits
+from logitsieve.heads._base.head import Edits, by_knob
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.certified import CertifiedHead
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.screen import ScreenHead
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 
 
@@ -94,8 +94,10 @@ class GpuExact(AllRows, ExactHead):
             return logits.masked_fill(~self.matrix.admissible(hidden)[:, None], torch.nan)
 
 
-class GpuCertified(AllRows, CertifiedHead):
-    """Answers by the head `exact`, which proves as much: a pass over W is short on a GPU."""
+class GpuSketch(AllRows, SketchHead):
+    """Answers by the head `exact`, so always with a proof: a pass over W is short on a GPU."""
+
+    limits = by_knob(max_error=lambda *_: 0.0)
 
     @cached_property
     def _exact(self) -> GpuExact:
@@ -108,16 +110,6 @@ class GpuCertified(AllRows, CertifiedHead):
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         return self._exact.draw(hidden, options)
-
-
-class GpuAssured(GpuCertified):
-    """Proven here, unlike on the host."""
-
-    name = "assured"
-
-
-class GpuEstimated(GpuCertified):
-    name = "estimated"
 
 
 class DeviceLists(NamedTuple):
@@ -239,9 +231,7 @@ class GpuSvd(DeviceHead, SvdHead):
 
 GPU_HEADS: dict[str, type[DeviceHead]] = {
     "exact": GpuExact,
-    "certified": GpuCertified,
-    "assured": GpuAssured,
-    "estimated": GpuEstimated,
+    "sketch": GpuSketch,
     "screen": GpuScreen,
     "svd": GpuSvd,
 }

@@ -5,20 +5,18 @@ from collections.abc import Mapping
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.certified import AssuredHead, CertifiedHead, EstimatedHead
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead
 from logitsieve.heads.graph import GraphHead
 from logitsieve.heads.ivf import IvfHead
 from logitsieve.heads.lsh import LshHead
 from logitsieve.heads.screen import ScreenHead
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 
 HEADS: dict[str, type[Head]] = {
     "exact": ExactHead,
-    "certified": CertifiedHead,
-    "assured": AssuredHead,
-    "estimated": EstimatedHead,
+    "sketch": SketchHead,
     "screen": ScreenHead,
     "svd": SvdHead,
     "lsh": LshHead,
@@ -38,11 +36,11 @@ def make_heads(
 ) -> dict[str, Head]:
     """Make `exact` and the heads that `knobs` names, in the order of the registry.
 
-    Rows that a head cannot answer go to the last proving head before it, or to the head `fallback`
-    if it is before it and has a known chance to be wrong.
+    Rows that a head cannot answer go to the last head before it with a known `max_error`, or to the
+    head `fallback` if it is such a one.
     """
     heads: dict[str, Head] = {}
-    last = ""
+    last: Head | None = None
     for name, kind in registry.items():
         if name != "exact" and name not in knobs:
             continue
@@ -50,16 +48,16 @@ def make_heads(
         for part in kind.borrows:
             arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
         named = heads.get(fallback)
-        other = named if named and named.chance < 1.0 else heads.get(last)
+        other = named if named and named.max_error < 1.0 else last
         heads[name] = kind.from_arrays(
             softmax, arrays, fallback=other, threads=threads, knobs=knobs.get(name, {})
         )
-        if kind.proves:
-            last = name
+        if heads[name].max_error < 1.0:
+            last = heads[name]
     return heads
 
 
 __all__ = [
-    "HEADS", "AssuredHead", "CertifiedHead", "EstimatedHead", "ExactHead", "FrequencyHead",
-    "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead", "Softmax", "SvdHead", "make_heads",
+    "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead",
+    "SketchHead", "Softmax", "SvdHead", "make_heads",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ class DrawOptions(NamedTuple):
     edits: Edits | None = None
     top_p: float = 1.0  # before min_p
     min_p: float = 0.0
-    width: float = inf  # nats for log Z of `certified`, without filters
+    width: float = inf  # nats for log Z of `sketch`, without filters
     first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
 
     @property
@@ -53,8 +53,7 @@ class ExactHead(Head):
     """Looks at every row of W."""
 
     name = "exact"
-    proves = True
-    chance = 0.0
+    max_error = 0.0
     compiled = dense_topk
     quick_best = True
 

@@ -8,7 +8,7 @@ from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Knob, by_knob, require_part
 from logitsieve.heads._base.kernel_head import ClusteredHead
 from logitsieve.heads._base.spec import PartSpec, TensorSpec, no_empty_lists, no_id_twice
-from logitsieve.heads.certified import SKETCH
+from logitsieve.heads.sketch import SKETCH
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
 

@@ -97,6 +97,7 @@ _POINT = {
     "us_per_row": _POSITIVE,
     "precision": {_K: {"mean": _SHARE, "low": _SHARE}},
     "uneven": _FLAG,
+    "max_error": _SHARE,
     "candidates": _NUMBER,
     "mass_kept": _NUMBER,
 }

@@ -183,7 +183,6 @@ def assemble(
     with as_unreadable(contents.path / MANIFEST_FILE):
         check_heads(contents.manifest, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
-    # Earlier builders name none: the last head that proves its answers.
     fallback = str(contents.manifest.config.get("fallback", ""))
     try:
         softmax = contents.softmax

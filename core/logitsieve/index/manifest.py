@@ -13,8 +13,8 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable
 from logitsieve.utils.stored import KINDS
 
-FORMAT_VERSION = 1
-READABLE = (1,)  # this format and, later, the one before it
+FORMAT_VERSION = 2
+READABLE = (2,)  # this format and, later, the one before it
 MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"

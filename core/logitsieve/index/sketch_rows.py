@@ -1,4 +1,4 @@
-"""The check that a sketch belongs to its matrix: `certified`'s proofs rest on it.
+"""The check that a sketch belongs to its matrix: the head `sketch` rests on it.
 
 docs/certified.md states the inequalities, proofs/README.md derives the rounding that they may lack.
 Any w' that meets them proves the bound of its row and, without levels, `norms`, however the sketch

@@ -9,7 +9,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.certified import GRADES, SKETCH
+from logitsieve.heads.sketch import SKETCH
 from logitsieve.index.files import new_folder
 from logitsieve.index.index import verify_index
 from logitsieve.index.manifest import SHARD_ALIGNED, ShardOf
@@ -22,7 +22,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
 # The first one that an index has is its shards' default head.
-SHARD_HEADS = ("certified", *GRADES, "exact")
+SHARD_HEADS = ("sketch", "exact")
 NO_CODE = 128  # of a coordinate that is not there
 
 

@@ -15,7 +15,7 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import softmax_sha256
 from logitsieve.heads._base.spec import Arrays, check_values
-from logitsieve.heads.certified import SKETCH
+from logitsieve.heads.sketch import SKETCH
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.index.manifest import FileEntry, canonical
 from logitsieve.index.reader import PARTS, Contents, Report, check_digest, read_vocabulary, spec_of

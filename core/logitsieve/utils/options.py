@@ -37,7 +37,7 @@ def check_ranges(options: Any) -> None:
         numbers = int if integral else (int, float)
         for one in value if several else [value]:
             if isinstance(one, bool) or not isinstance(one, numbers) or not low <= one <= high:
-                limits = f"of at least {low:g}" if high == inf else f"from {low:g} to {high:g}"
+                limits = f"of at least {low:g}" if high == inf else f"from {low:g} to {high:.16g}"
                 allowed = f"{'an integer' if integral else 'a number'} {limits}"
                 raise InvalidRequest(item.name, one, allowed)
 

@@ -56,9 +56,9 @@ def build(
     StoredMatrix; half types and blocks are stored unchanged unless `config.dtype` says otherwise.
     `out` is a new <name>/<version>.
 
-    `heads` default to exact, screen and certified; the screen is left out, with a warning, if the
-    head estimated is cheaper. Without `contexts` exact and certified are built, unmeasured and with
-    wider bounds. `heldout` are contexts of unseen texts; the worst decides. Without them the last
+    `heads` default to exact, screen and sketch; the screen is left out, with a warning, if the head
+    sketch is cheaper. Without `contexts` exact and sketch are built, unmeasured and with wider
+    bounds. `heldout` are contexts of unseen texts; the worst decides. Without them the last
     tenth of `contexts` judges, and misses count twice.
 
     `target_precision`, {"p1": 0.998, "p5": 0.99}, searches the cheapest screen that meets it.

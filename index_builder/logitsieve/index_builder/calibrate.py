@@ -1,7 +1,7 @@
 """Measure an index's heads on this machine: calibration.json (docs/building.md has its fields)."""
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
@@ -67,15 +67,15 @@ class Bench:
     def _us(self, head: Head, batch: int) -> float:
         return us_per_row(head, self._hidden, self._k, batch)
 
-    def entries(self, name: str, head: Head, times: Times) -> list[Entry]:
+    def entries(self, head: Head, times: Times) -> list[Entry]:
         judged = self._judge.evaluate(head)
         timed = max(k for k in judged.scanned if k <= TIMED_K)
         point = {
-            "head": {"name": name, "knobs": dict(head.knobs)},
+            "head": {"name": head.name, "knobs": dict(head.knobs)},
             "precision": {str(k): asdict(precision) for k, precision in judged.precision.items()},
             "uneven": any(precision.uneven for precision in judged.precision.values()),
             "mass_kept": judged.mass_kept,
-            "proven": head.proves,
+            "max_error": head.max_error,
         }
         read = judged.scanned[timed]
         return [
@@ -103,16 +103,17 @@ def _is_exact(head: Head, batch: int) -> bool:
 
 
 def calibrate(
-    heads: Mapping[str, Head],
+    heads: Sequence[Head],
     heldout: Contexts,
     vocab_size: int,
     progress: Progress,
     each: Each = in_turn,
 ) -> dict[str, Any]:
-    bench = Bench(heads["exact"], heldout, vocab_size, progress, each)
+    """Measure heads, the first of which is `exact`."""
+    bench = Bench(heads[0], heldout, vocab_size, progress, each)
     points: list[Entry] = []
-    for done, (name, head) in enumerate(heads.items(), start=1):
-        points += bench.entries(name, head, bench.times(head))
+    for done, head in enumerate(heads, start=1):
+        points += bench.entries(head, bench.times(head))
         progress("calibrate", done, len(heads))
     return bench.calibration(points)
 

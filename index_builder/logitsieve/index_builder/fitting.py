@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from logitsieve.evaluation.precision import Each, Judged, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index_builder.arrays import reserve
 from logitsieve.index_builder.calibrate import TIMED_ROWS
 from logitsieve.index_builder.config import BuildConfig
@@ -35,7 +36,7 @@ COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 of a stored operating point
 JUDGED = 2048
 LABEL_ROWS = 1024  # of a block of exact labels
-EXACT = "exact"
+EXACT, SKETCH = "exact", "sketch"
 DEPTH = 5
 SCATTERED = 2  # time of a byte out of order
 NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
@@ -141,6 +142,15 @@ def shared_heads(
     return {
         name: Shared(head, _make_head, arrays, (name, *options)) for name, head in heads.items()
     }
+
+
+def at_grades(softmax: Softmax, fitted: Mapping[str, FitResult]) -> list[Shared[Head]]:
+    """Return the head `sketch`, if it is fitted, at each of GRADES that it has."""
+    if SKETCH not in fitted:
+        return []
+    at = (replace(fitted[SKETCH], knobs={"max_error": grade}) for grade in GRADES)
+    graded = [shared_heads(softmax, {SKETCH: one})[SKETCH] for one in at]
+    return list({one.value.max_error: one for one in graded}.values())
 
 
 def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:

@@ -10,10 +10,9 @@ from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.evaluation.precision import BLOCKS
-from logitsieve.heads.certified import GRADES, EstimatedHead
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
-from logitsieve.index_builder.fit.certified import fit_certified, fit_without_contexts
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
@@ -26,12 +25,15 @@ from logitsieve.index_builder.fit.screen import (
     label_depth,
     refuse_unprovable,
 )
+from logitsieve.index_builder.fit.sketch import fit_sketch, fit_without_contexts
 from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
     EXACT,
+    SKETCH,
     BuildInputs,
     FitInputs,
     FitResult,
+    at_grades,
     bytes_read,
     cheapest,
     each_by,
@@ -52,7 +54,7 @@ from logitsieve.index_builder.screen.outlook import (
 FITS: dict[
     str, Callable[[FitInputs], FitResult]
 ] = {  # one that others fall back on comes before them
-    "certified": fit_certified,
+    SKETCH: fit_sketch,
     "screen": fit_screen,
     "svd": fit_svd,
     "lsh": fit_lsh,
@@ -61,8 +63,8 @@ FITS: dict[
     "frequency": fit_frequency,
 }
 
-HEADS_BUILT = (EXACT, "screen", "certified")
-WITHOUT_CONTEXTS = (EXACT, "certified")
+HEADS_BUILT = (EXACT, "screen", SKETCH)
+WITHOUT_CONTEXTS = (EXACT, SKETCH)
 EVALUATED = 10  # answers at which held-out precision is judged, at most
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
@@ -80,13 +82,16 @@ def run(
         fitted, fallback, note = _fit(inputs, names, scratch)
         shared = shared_heads(softmax, fitted, fallback)
         heads = {name: each.value for name, each in shared.items()}
-        each = each_by(inputs.workers, shared.values())
+        graded = {SKETCH: at_grades(softmax, fitted)}
+        measured = [one for name, own in shared.items() for one in graded.get(name, [own])]
+        each = each_by(inputs.workers, measured)
         calibration = None
         if inputs.heldout.rows:
             judged = inputs.heldout
             if not inputs.target:
                 judged = judged.spread(max(BLOCKS, JUDGED_LOGITS // softmax.vocab_size), BLOCKS)
-            calibration = calibrate(heads, judged, softmax.vocab_size, progress, each)
+            points = [one.value for one in measured]
+            calibration = calibrate(points, judged, softmax.vocab_size, progress, each)
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)
@@ -118,38 +123,37 @@ def _fit(
     """Return the fitted heads, the one that answers for others, and a note about the screen."""
     fitted: dict[str, FitResult] = {}
     fallback, note = EXACT, ""
-    if "certified" in names and (levels := fit_levels(inputs)):
-        fitted = {"certified": levels}
-        fitted |= {grade: FitResult(levels.arrays, {}, {}) for grade in GRADES}
-        fallback = EstimatedHead.name
-    elif "certified" in names and not inputs.train.rows:
-        fitted, fallback = {"certified": fit_without_contexts(inputs)}, "certified"
+    if levels := fit_levels(inputs) if SKETCH in names else None:
+        fitted, fallback = {SKETCH: levels}, SKETCH
+    elif SKETCH in names and not inputs.train.rows:
+        fitted, fallback = {SKETCH: fit_without_contexts(inputs)}, SKETCH
     learned = [name for name in FITS if name in names and name not in fitted]
 
     @cache
     def prepared() -> FitInputs:
-        return prepare(inputs, label_depth(inputs, fallback in GRADES), scratch)
+        return prepare(inputs, label_depth(inputs, levels is not None), scratch)
 
     for name in learned:
-        if name == "screen" and fallback in GRADES:
-            screen, note = _paying_screen(inputs, fitted, prepared, scratch)
+        if name == "screen" and levels is not None:
+            screen, note = _paying_screen(inputs, levels, prepared, scratch)
             fitted |= {} if screen is None else {name: screen}
             continue
         basis = replace(prepared(), fitted=dict(fitted), fallback=fallback)
         fitted[name] = FITS[name](basis)
-        if name == "certified":
+        if name == SKETCH:
             fallback = _proving(inputs, fitted)
     return fitted, fallback, note
 
 
 def _paying_screen(
-    inputs: BuildInputs,
-    fitted: Mapping[str, FitResult],
-    prepared: Callable[[], FitInputs],
-    scratch: Path,
+    inputs: BuildInputs, levels: FitResult, prepared: Callable[[], FitInputs], scratch: Path
 ) -> tuple[FitResult | None, str]:
-    """Return a screen, or None if `estimated` is cheaper at equal precision, and a note."""
-    name, named = EstimatedHead.name, inputs.named
+    """Return a screen, or None if the sketch is cheaper at equal precision, and a note.
+
+    The sketch is judged, and answers what the screen leaves, at the largest of GRADES.
+    """
+    name, named = SKETCH, inputs.named
+    fitted = {name: replace(levels, knobs={"max_error": GRADES[-1]})}
     if named or inputs.train.rows <= SAMPLED:
         basis = prepared()
     else:
@@ -180,11 +184,11 @@ def _paying_screen(
 
 
 def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
-    """Return the head that answers for others: certified, or `exact` for a flat softmax."""
+    """Return the head that answers for others: `sketch`, or `exact` for a flat softmax."""
     if not inputs.heldout.rows:
-        return "certified"
+        return SKETCH
     heads = heads_of(inputs.softmax, fitted)
-    read = {name: bytes_read(inputs, fitted, name) for name in ("certified", EXACT)}
+    read = {name: bytes_read(inputs, fitted, name) for name in (SKETCH, EXACT)}
     us = None if inputs.config.reproducible else lambda name: inputs.trial.us(heads[name])
     return cheapest(read, us)
 

@@ -70,7 +70,7 @@ def _sweep(
         times = bench.times(head)
         beaten = any(all(us <= times[batch] for batch, us in each.items()) for each in proven)
         if measured < len(stored) or not beaten:
-            points.append(bench.entries(head.name, head, times))
+            points.append(bench.entries(head, times))
         if head.proves:
             proven.append(times)
         measured += 1

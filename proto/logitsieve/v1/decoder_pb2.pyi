@@ -23,7 +23,7 @@ class Normalizer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NORMALIZER_CANDIDATES: _ClassVar[Normalizer]
     NORMALIZER_LOWRANK: _ClassVar[Normalizer]
     NORMALIZER_SAMPLED: _ClassVar[Normalizer]
-    NORMALIZER_CERTIFIED: _ClassVar[Normalizer]
+    NORMALIZER_SKETCH: _ClassVar[Normalizer]
     NORMALIZER_EXACT: _ClassVar[Normalizer]
 
 class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -44,7 +44,7 @@ NORMALIZER_UNSPECIFIED: Normalizer
 NORMALIZER_CANDIDATES: Normalizer
 NORMALIZER_LOWRANK: Normalizer
 NORMALIZER_SAMPLED: Normalizer
-NORMALIZER_CERTIFIED: Normalizer
+NORMALIZER_SKETCH: Normalizer
 NORMALIZER_EXACT: Normalizer
 STATE_UNSPECIFIED: State
 STATE_LOADING: State
@@ -88,20 +88,22 @@ class Head(_message.Message):
     def __init__(self, name: _Optional[str] = ..., knobs: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Target(_message.Message):
-    __slots__ = ("model", "head", "min_precision", "exact", "normalizer", "log_z_width")
+    __slots__ = ("model", "head", "min_precision", "exact", "normalizer", "log_z_width", "max_error")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     MIN_PRECISION_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
     NORMALIZER_FIELD_NUMBER: _ClassVar[int]
     LOG_Z_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     model: str
     head: Head
     min_precision: float
     exact: bool
     normalizer: Normalizer
     log_z_width: float
-    def __init__(self, model: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., min_precision: _Optional[float] = ..., exact: _Optional[bool] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z_width: _Optional[float] = ...) -> None: ...
+    max_error: float
+    def __init__(self, model: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., min_precision: _Optional[float] = ..., exact: _Optional[bool] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z_width: _Optional[float] = ..., max_error: _Optional[float] = ...) -> None: ...
 
 class Constraints(_message.Message):
     __slots__ = ("banned", "allowed", "biased", "bias", "repeated", "repetition_penalty")
@@ -120,7 +122,7 @@ class Constraints(_message.Message):
     def __init__(self, banned: _Optional[_Union[IdSets, _Mapping]] = ..., allowed: _Optional[_Union[IdSets, _Mapping]] = ..., biased: _Optional[_Union[IdSets, _Mapping]] = ..., bias: _Optional[_Union[Tensor, _Mapping]] = ..., repeated: _Optional[_Union[IdSets, _Mapping]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("model", "version", "digest", "head", "exact", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "chance")
+    __slots__ = ("model", "version", "digest", "head", "exact", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "max_error")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -136,7 +138,7 @@ class Answer(_message.Message):
     QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
     ROWS_MISSING_FIELD_NUMBER: _ClassVar[int]
-    CHANCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     digest: str
@@ -152,8 +154,8 @@ class Answer(_message.Message):
     queue_ns: int
     compute_ns: int
     rows_missing: _containers.RepeatedCompositeFieldContainer[RowRange]
-    chance: float
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., exact: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ..., chance: _Optional[float] = ...) -> None: ...
+    max_error: float
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., exact: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ..., max_error: _Optional[float] = ...) -> None: ...
 
 class RowRange(_message.Message):
     __slots__ = ("first", "rows")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.keywords import BELOW_1
 from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import check_ranges, option
@@ -36,6 +37,13 @@ class ServeConfig:
         50052, "gRPC port of Admin; 0 takes a free one and prints it.", 0, MAX_PORT
     )
     device: str = option("cpu", "Where models answer: cpu, or a GPU: cuda, cuda:0, cuda:1, ...")
+    max_error: float | None = option(
+        None,
+        "The largest chance that a row is wrong, for requests that name neither it, a head nor a"
+        " precision; 0: a proof. Unset: the index's target precision, or without one 1e-15.",
+        0,
+        BELOW_1,
+    )
     threads: int = option(1, "Threads that compute: requests at once, rows of one request.", 1)
     max_rows: int = option(1024, "Most rows of a request; also bounds the size of a message.", 1)
     max_k: int = option(1024, "Most answers, targets or beams per row.", 1)

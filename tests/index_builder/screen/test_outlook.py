@@ -1,4 +1,4 @@
-"""A screen beside `estimated`: built where it is cheaper at equal precision, or a line why not."""
+"""A screen beside a sketch: built where it is cheaper at equal precision, or a line why not."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from logitsieve.evaluation import evaluate
-from logitsieve.heads.certified import GRADES
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.fit import levels
@@ -41,8 +40,8 @@ def built(out: Path, contexts: np.ndarray, heldout: Sequence[np.ndarray], **more
 
 def test_a_screen_that_pays_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index = built(tmp_path, GATHERED, [GATHERED[ROWS:]], target_precision=TARGET)
-    assert index.heads == ("exact", "certified", *GRADES, "screen")
-    assert (index.default_head, index.manifest.config["fallback"]) == ("screen", "estimated")
+    assert index.heads == ("exact", "sketch", "screen")
+    assert (index.default_head, index.manifest.config["fallback"]) == ("screen", "sketch")
     assert "a screen" not in caplog.text
     screen, exact = index.head("screen"), index.head("exact")
     judged = evaluate(screen, exact, [GATHERED[ROWS:]], (1, 5))
@@ -59,8 +58,8 @@ def test_a_screen_that_loses_is_left_out_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: dict[str, float] | None
 ) -> None:
     index = built(tmp_path, ANYWHERE, [ANYWHERE[ROWS:]], target_precision=target)
-    assert index.heads == ("exact", "certified", *GRADES)
-    assert (index.default_head, index.manifest.config["fallback"]) == ("certified", "estimated")
+    assert index.heads == ("exact", "sketch")
+    assert (index.default_head, index.manifest.config["fallback"]) == ("sketch", "sketch")
     note = index.manifest.config["screen_note"]
     assert note in caplog.text
     assert note.startswith("fitted to 3,000 contexts, a screen leaves ")
@@ -72,7 +71,7 @@ def test_the_worst_text_decides(tmp_path: Path, caplog: pytest.LogCaptureFixture
     index = built(tmp_path, GATHERED, texts, target_precision=TARGET)
     assert "screen" not in index.heads
     assert "The worst of 2 held-out texts decided" in index.manifest.config["screen_note"]
-    heads = ("exact", "screen", "certified")
+    heads = ("exact", "screen", "sketch")
     index = built(tmp_path / "named", ANYWHERE, [ANYWHERE[ROWS:]], heads=heads)
     assert "screen" in index.heads
     assert index.manifest.config["screen_note"] in caplog.text

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.index_builder.fit.sketch import Widths
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import (
     COARSE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logitsieve.heads.certified import MAX_CODE_BYTES
+from logitsieve.heads.sketch import MAX_CODE_BYTES
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.byte_lanes import (
     AVX512_VNNI,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float64
-from logitsieve.heads import AssuredHead, EstimatedHead, ExactHead, Softmax
+from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import solve
 from logitsieve.index_builder.fit.levels import ERRORS
@@ -173,9 +174,10 @@ def test_norms_of_errors_are_those_that_the_choice_of_levels_counts_on() -> None
 def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
     softmax, hidden = flat()
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
-    exact, certified = ExactHead(softmax), sketch_head(softmax, arrays)
-    grades = [kind(softmax, arrays, fallback=exact) for kind in (AssuredHead, EstimatedHead)]
-    tops = [head.topk(hidden, 5) for head in (certified, *grades)]
+    exact = ExactHead(softmax)
+    head = sketch_head(softmax, arrays, fallback=exact)
+    grades = [head.with_knobs(max_error=grade) for grade in GRADES[1:]]
+    tops = [head.topk(hidden, 5) for head in (head, *grades)]
     for top in tops:
         np.testing.assert_array_equal(top.ids, exact.topk(hidden, 5).ids)
     assert [top.exact.all() for top in tops] == [True, False, False]
@@ -188,6 +190,7 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     """Up to 256 rows may wait to be computed together: few of them need to be."""
     softmax, hidden = flat(rows=20_000)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, D)[0], F)
-    for kind, most in ((EstimatedHead, 30), (AssuredHead, 50)):
-        top = kind(softmax, arrays, fallback=ExactHead(softmax)).topk(hidden, 1)
+    head = sketch_head(softmax, arrays, fallback=ExactHead(softmax))
+    for max_error, most in ((1e-3, 30), (1e-15, 50)):
+        top = head.with_knobs(max_error=max_error).topk(hidden, 1)
         assert top.scanned.max() <= most

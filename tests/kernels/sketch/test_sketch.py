@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.index_builder.fit.sketch import Widths
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.intervals.intervals import BATCH, bound_all, intervals_at, refine_batch
 from logitsieve.kernels.simd.lanes import LANES

@@ -11,10 +11,15 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer, TopK, TopKReply
 from logitsieve.kernels.topk.entry import never
-from tests.synthetic import make_head, make_hidden, make_softmax
+from tests.synthetic import make_graded, make_head, make_hidden, make_softmax
 
 SOFTMAX, HIDDEN = make_softmax(500, 24), make_hidden(6, 24)
-HEADS = "exact", "certified", "assured", "screen"
+HEADS = {
+    "exact": make_head("exact", SOFTMAX),
+    "proof": make_head("sketch", SOFTMAX),
+    "sketch": make_graded(SOFTMAX),
+    "screen": make_head("screen", SOFTMAX),
+}
 EMPTY = np.zeros(0)
 ASKED = Answer("m", "1", "d", "h", EMPTY, EMPTY, EMPTY, 0.5, {"a": 1.0}, compute_ns=-1)
 
@@ -22,7 +27,7 @@ ASKED = Answer("m", "1", "d", "h", EMPTY, EMPTY, EMPTY, 0.5, {"a": 1.0}, compute
 @pytest.mark.parametrize("name", HEADS)
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (1, 5), (6, 3), (2, 500)])
 def test_it_answers_as_python_does(name: str, rows: int, k: int) -> None:
-    head, hidden = make_head(name, SOFTMAX), HIDDEN[:rows].copy()
+    head, hidden = HEADS[name], HIDDEN[:rows].copy()
     found, wanted = head.topk(hidden, k), head._answer_checked(hidden, rows, k)
     assert type(found) is TopK
     for mine, theirs in zip(found, wanted, strict=True):
@@ -32,7 +37,7 @@ def test_it_answers_as_python_does(name: str, rows: int, k: int) -> None:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_reply_has_the_example_and_its_own_fields(name: str) -> None:
-    head = make_head(name, SOFTMAX)
+    head = HEADS[name]
     reply, top = head.entry(ASKED)(HIDDEN, 2), head.topk(HIDDEN, 2)
     assert (type(reply), type(reply.answer)) == (TopKReply, Answer)
     np.testing.assert_equal((*reply[:2], *reply.answer[4:7]), tuple(top))

@@ -34,7 +34,7 @@ class Deployed(NamedTuple):
     def add(self, version: int) -> None:
         """Put another version into the folder."""
         out, softmax = self.whole / "lm" / str(version), make_softmax(V, D, version)
-        whole = write_heads(out, softmax, "certified")
+        whole = write_heads(out, softmax, "sketch")
         split_index(whole, self.models / "lm" / str(version), 2)
 
     def remove(self, version: int) -> None:

@@ -63,11 +63,14 @@ def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, c
     assert result.get_response().parameters["head"].string_param == "screen"
     exact = client.infer("demo", [hidden(), whole("k", 3)], parameters={"exact": True})
     assert exact.as_numpy("exact").all()
-    assert exact.get_response().parameters["chance"].double_param == 0.0
+    assert exact.get_response().parameters["max_error"].double_param == 0.0
+    proven = client.infer("other", [hidden(), whole("k", 3)], parameters={"max_error": 0})
+    assert proven.get_response().parameters["head"].string_param == "sketch"
+    assert proven.as_numpy("exact").all()
     wide = client.infer("other", [hidden(), whole("k", 3)], parameters={"width": 1e-4})
     ours = server.client.topk(HIDDEN, 3, model="other", width=1e-4)
     np.testing.assert_array_equal(wide.as_numpy("log_z"), ours.answer.log_z)
-    assert wide.get_response().parameters["normalizer"].string_param == "certified"
+    assert wide.get_response().parameters["normalizer"].string_param == "sketch"
 
 
 def request(**more: Any) -> Any:
@@ -139,6 +142,8 @@ def test_typed_contents_are_counted_before_they_are_read() -> None:
         ([hidden(), whole("k", 2)], {"width": -0.5}, "width"),
         ([hidden(), whole("k", 2)], {"exact": True, "head": "screen"}, "parameters"),
         ([hidden(), whole("k", 2)], {"min_precision": 0.0}, "min_precision"),
+        ([hidden(), whole("k", 2)], {"max_error": "0"}, "parameters.max_error"),
+        ([hidden(), whole("k", 2)], {"max_error": 1.0}, "max_error"),
         ([hidden(), whole("k", 2)], {"head": "screen", "knobs.speed": 1}, "speed"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_drift_is_seen_soon_and_ks_points_and_precisions_are_judged_apart() ->
     for goal in ({1: 0.99}, {5: 0.2}, {10: 0.99}, {}):
         assert not guard.refuted(POINT, goal)
     assert not guard.refuted(other, {5: 0.5})
-    assert not guard.refuted(make_point("screen", probes=1, proven=True), {5: 0.5})
+    assert not guard.refuted(make_point("screen", probes=1, max_error=0), {5: 0.5})
 
 
 ROWS, K = 100, 5  # of a call; all of them fit into the queue of rows to be judged

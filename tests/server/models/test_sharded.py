@@ -47,7 +47,7 @@ def client(run: Running) -> DecoderClient:
     return run.client
 
 
-@pytest.mark.parametrize("head", ["exact", "certified"])
+@pytest.mark.parametrize("head", ["exact", "sketch"])
 def test_answers_are_of_the_whole(client: DecoderClient, local: LocalDecoder, head: str) -> None:
     here, there = local.topk(HIDDEN, 5, head=head), client.topk(HIDDEN, 5, head=head)
     np.testing.assert_array_equal(there.ids, here.ids)
@@ -87,9 +87,9 @@ def test_what_a_shard_refuses_is_refused_by_name(client: DecoderClient) -> None:
 def test_a_model_in_shards_is_described(client: DecoderClient, models: Path) -> None:
     model = client.model("lm")
     assert (model.vocab_size, model.dim, model.state) == (300, 24, "available")
-    assert set(model.heads) == {"exact", "certified"}
+    assert set(model.heads) == {"exact", "sketch"}
     assert model.digest == read_digest(models / "lm" / "1")
-    assert client.topk(HIDDEN, 5).answer.head == "certified"  # the default head
+    assert client.topk(HIDDEN, 5).answer.head == "sketch"  # the default head
     assert client.topk(HIDDEN, 5, min_precision=0.9).answer.exact.all()
 
 

@@ -48,6 +48,10 @@ TARGETS = [
     (target_with(min_precision=0), "min_precision"),
     (target_with(min_precision=1.5), "min_precision"),
     (target_with(min_precision=float("nan")), "min_precision"),
+    *((target_with(max_error=value), "max_error") for value in (-1.0, 1.0, float("nan"))),
+    (target_with(max_error=0.1, exact=True), "max_error"),
+    (target_with(max_error=0.1, min_precision=0.5), "max_error"),
+    (target_with(max_error=0.1, head=pb.Head(name="screen")), "knobs.max_error"),
     (pb.Target(), "model"),
 ]
 

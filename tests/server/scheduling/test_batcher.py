@@ -225,8 +225,8 @@ async def test_only_who_meets_others_waits_for_more() -> None:
     assert queue._pause_s(waiting(BATCH_ROWS)) == 0  # a batch by itself
 
 
-@pytest.mark.parametrize("head", ["exact", "screen", "certified", "svd"])
-@pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "certified", "exact"])
+@pytest.mark.parametrize("head", ["exact", "screen", "sketch", "svd"])
+@pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "sketch", "exact"])
 async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalizer: str) -> None:
     point = whole.engine(head, (), normalizer)
     hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)

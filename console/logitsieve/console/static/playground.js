@@ -7,7 +7,7 @@ choosing(async (chosen) => {
   model = chosen;
   context = contextFields(model);
   const names = model.heads.map(({ name }) => name);
-  const second = ["certified", "exact"].find((name) => names.includes(name) && name !== model.default_head);
+  const second = ["sketch", "exact"].find((name) => names.includes(name) && name !== model.default_head);
   heads = [headFields($("head-one"), model, model.default_head, "First head"), headFields($("head-two"), model, second, "Second head")];
   for (const id of ["answers", "drawn"]) $(id).replaceChildren();
   if (model.contexts) await answer();
@@ -25,7 +25,7 @@ async function answer() {
 function side(facts, others, title) {
   const proven = facts.exact
     ? h("span", { class: "good" }, facts.fallback ? "proven exact, by the fallback" : "proven exact")
-    : h("span", { class: "warn" }, facts.chance < 1 ? `wrong with a chance of at most ${facts.chance}` : "not proven");
+    : h("span", { class: "warn" }, facts.max_error < 1 ? `wrong with a chance of at most ${facts.max_error}` : "not proven");
   const most = facts.words[0]?.high ?? 1;
   return h("section", { class: "side", "aria-label": title },
     h("h2", {}, point(facts.head, facts.knobs)),

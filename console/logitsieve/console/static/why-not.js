@@ -23,7 +23,7 @@ function reasons(facts) {
   const verdict = facts.answered
     ? h("p", { class: "notice" }, shown, ` is among the ${facts.k} best that ${point(facts.head, facts.knobs)} answers.`)
     : h("p", { class: "notice problem" }, shown, ` is not answered: ${WHY[dropped.stage](dropped, facts)}`);
-  const fallback = facts.fallback ? h("p", { class: "hint" }, "The head left this context to its fallback, which proves its answers.") : null;
+  const fallback = facts.fallback ? h("p", { class: "hint" }, "The head left this context to its fallback.") : null;
   return [
     verdict, fallback,
     h("div", { class: "figures" }, [

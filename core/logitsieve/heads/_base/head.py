@@ -169,7 +169,7 @@ def checked_knobs(
         fits = number and (float(value).is_integer() or not knob.whole)
         if not fits or not knob.low <= value <= knob.high:
             kind = "whole number" if knob.whole else "number"
-            allowed = f"a {kind}, {knob.low:g} to {knob.high:g}"
+            allowed = f"a {kind}, {knob.low:g} to {knob.high:.16g}"
             raise InvalidKnob(f"knobs.{name}", repr(value), allowed)
         point[name] = _number(knob, value)
     return point

@@ -50,7 +50,7 @@ ANY_ROWS = 1 << 62
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 # By knob, the largest value of use to an index's arrays, such as the number of clusters.
-Limits = Mapping[str, Callable[[Arrays, Softmax], int]]
+Limits = Mapping[str, Callable[[Arrays, Softmax], float]]
 
 # (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
 # scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
@@ -69,8 +69,7 @@ class Head(ABC):
     knob_table: ClassVar[Mapping[str, Knob]] = {}
     limits: ClassVar[Limits] = {}
     part: ClassVar[PartSpec | None] = None
-    proves: ClassVar[bool] = False
-    chance: ClassVar[float] = 1.0  # of a row's top k to be wrong, at most; 1: unknown
+    max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
     borrows: ClassVar[tuple[str, ...]] = ()  # other heads' parts that it uses, if present
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
@@ -88,16 +87,21 @@ class Head(ABC):
         threads: int = 1,
         knobs: Mapping[str, float] | None = None,
     ) -> None:
-        assert fallback or self.proves, "rows without enough candidates need a fallback"
         self._softmax, self._arrays = softmax, arrays or {}
         self._fallback, self._threads = fallback, threads
-        self.fallback_chance = fallback.chance if fallback else 0.0
+        self.fallback_max_error = fallback.max_error if fallback else 0.0
         self._dim, self._vocab_size = softmax.dim, softmax.vocab_size
         self.knobs: dict[str, float] = {}
         if self.compiled:
             self._kernel = self.compiled.entry()
         self._prepare()
         self._set_knobs(knobs or {})
+        assert fallback or self.proves, "rows without enough candidates need a fallback"
+
+    @property
+    def proves(self) -> bool:
+        """True if every answer is the full softmax's."""
+        return self.max_error == 0.0
 
     def _prepare(self) -> None:
         self._describe(self._softmax.descriptor)

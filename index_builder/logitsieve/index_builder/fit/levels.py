@@ -15,7 +15,8 @@ from logitsieve.heads import ExactHead, Softmax
 from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit.certified import (
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, square
+from logitsieve.index_builder.fit.sketch import (
     COARSE,
     FINE,
     balanced,
@@ -23,7 +24,6 @@ from logitsieve.index_builder.fit.certified import (
     second_moments,
     turn_all,
 )
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, square
 from logitsieve.index_builder.fitting import DEPTH, SCATTERED, BuildInputs, FitResult, sample_rows
 from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES

@@ -29,7 +29,7 @@ class Turning(NamedTuple):
 
 
 class Turned(NamedTuple):
-    """Rows w' for `certified`: w . h = w' . (L U h) + g . h with g = w - w' L U."""
+    """Rows w' for the sketch: w . h = w' . (L U h) + g . h with g = w - w' L U."""
 
     turning: Turning
     rows: Float32  # w' [V, P]

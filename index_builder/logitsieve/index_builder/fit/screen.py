@@ -18,6 +18,7 @@ from logitsieve.index_builder.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import (
     MORE_MISSES,
     SCATTERED,
+    SKETCH,
     BuildInputs,
     FitInputs,
     FitResult,
@@ -68,7 +69,7 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
             return trial.us(screen(fitted.result()))
 
         result = Search(inputs, target, costs or costs_of(inputs), us).run().result()
-    sketch = inputs.fitted["certified"].arrays if "certified" in inputs.fitted else {}
+    sketch = inputs.fitted[SKETCH].arrays if SKETCH in inputs.fitted else {}
     if "fine" not in sketch or "middle" in sketch:
         return result
     plain, bounded = heads = [screen(result).with_knobs(prescreen=on) for on in (0, 1)]

@@ -12,13 +12,13 @@ import numpy as np
 
 from logitsieve.api.results import Bool, Float64
 from logitsieve.evaluation.precision import lower_bound
-from logitsieve.heads import EstimatedHead
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index_builder.fitting import Bound
 from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
-EQUAL = dict.fromkeys(("p1", "p5"), 1 - EstimatedHead.chance)  # promised by `estimated`
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])  # promised by the sketch
 PRECISE = 0.25  # candidates a row: the precision of a budget
 SHRINK = 0.8  # of each budget tried with escalation from the one before
 LEAST = 0.06  # of all labels: the least such budget

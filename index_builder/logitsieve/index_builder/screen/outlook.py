@@ -1,4 +1,4 @@
-"""Estimate whether a learned screen can beat the head `estimated`, before it is trained.
+"""Estimate whether a learned screen can beat the head `sketch`, before it is trained.
 
 The held-out labels that lists of plain clusters lack are a power of the number of contexts,
 extrapolated from a quarter, a half and all of a sample.
@@ -44,7 +44,7 @@ FURTHEST = 1000  # times the contexts seen that the law is extended
 
 
 class Outlook(NamedTuple):
-    left: float  # share of held-out contexts that a screen fitted to `rows` leaves to `estimated`
+    left: float  # share of held-out contexts that a screen fitted to `rows` leaves to the sketch
     rows: int
     needed: float  # contexts that it takes until it may pay; inf: more than FURTHEST times `rows`
 
@@ -55,7 +55,7 @@ class Outlook(NamedTuple):
         size = max(1, round(needed * BYTES_A_TOKEN / 1e6))
         line = (
             f"fitted to {self.rows:,} contexts, a screen leaves {self.left:.0%} of the held-out"
-            " ones to the head estimated, which reads less by itself; a screen may pay from"
+            " ones to the head sketch, which reads less by itself; a screen may pay from"
             f" {known} {rounded:,.0f} contexts on, which take as many tokens, {size:,} MB of text"
         )
         if texts > 1:
@@ -67,12 +67,12 @@ def few(contexts: Contexts) -> Contexts:
     return contexts.spread(SAMPLED, BLOCKS)
 
 
-def at_equal_precision(inputs: FitInputs, estimated: Shared[Head], scratch: Path) -> FitInputs:
-    """Return the inputs with the labels that `estimated` finds, and a target: its precision."""
+def at_equal_precision(inputs: FitInputs, sketch: Shared[Head], scratch: Path) -> FitInputs:
+    """Return the inputs with the labels that the sketch finds, and a target: its precision."""
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
-    file = scratch / "estimated.npy"
-    found_HK = exact_labels(inputs, estimated, inputs.heldout, K, file, "judge estimated")
+    file = scratch / "sketch.npy"
+    found_HK = exact_labels(inputs, sketch, inputs.heldout, K, file, "judge sketch")
     rest_HK = found_HK == labels_HK
     if inputs.target is None:
         shown = {name: inputs.bound(each) for name, each in shares_right(rest_HK, EQUAL).items()}
@@ -150,7 +150,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 
 
 def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
-    """Return the share that a screen leaves to `estimated`; None if it reads less and is faster."""
+    """Return the share that a screen leaves to the sketch; None if it reads less and is faster."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
     top = heads["screen"].topk(trial.hidden, trial.k)

@@ -74,6 +74,7 @@ OF_ANY = {
     "knobs.<name>": NUMBER,
     "min_precision": NUMBER,
     "exact": FLAG,
+    "max_error": NUMBER,
     "normalizer": TEXT,
     "width": NUMBER,
     "timeout": WHOLE,
@@ -141,7 +142,7 @@ def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -
     )
     message.parameters["head"].string_param = answer.head
     message.parameters["digest"].string_param = answer.digest
-    message.parameters["chance"].double_param = answer.chance
+    message.parameters["max_error"].double_param = answer.max_error
     if answer.normalizer:
         message.parameters["normalizer"].string_param = answer.normalizer
     for name in outputs:
@@ -164,7 +165,8 @@ def _target(parameters: Mapping[str, Any], model: str) -> pb.Target:
         allowed = "one of head with knobs, min_precision, exact"
         raise InvalidRequest("parameters", "several", allowed)
     code: Any = NORMALIZER_CODES[normalizer] if normalizer else 0
-    target = pb.Target(model=model, normalizer=code, log_z_width=width)
+    asked = parameters.get("max_error")
+    target = pb.Target(model=model, normalizer=code, log_z_width=width, max_error=asked)
     if head or knobs:
         target.head.CopyFrom(pb.Head(name=head, knobs=knobs))
     elif precision is not None:

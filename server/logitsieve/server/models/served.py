@@ -189,8 +189,9 @@ class Served:
         auto, goal = self.decoder.auto, dict[int, float]()
         head, knobs = request.head, request.knobs
         if request.automatic:
-            goal = dict(auto.goal(k, request.precision))
-            head, knobs = auto.choose(batch, k, request.precision, self._guard.refuted)
+            asked = k, request.precision, request.max_error
+            goal = dict(auto.goal(*asked))
+            head, knobs = auto.choose(batch, *asked, self._guard.refuted)
         engine = self.decoder.engine(head, knobs, request.normalizer, request.width)
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))

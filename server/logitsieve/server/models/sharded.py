@@ -59,7 +59,7 @@ class ShardedModel:
         self.name, self.version = self.index.name, str(self.index.version)
         self.points: tuple[OperatingPoint, ...] = ()
         stored = self.index.default_head, ()
-        self.auto = Auto((), {}, self.index.vocab_size, stored)
+        self.auto = Auto((), {}, self.index.vocab_size, stored, self.index.heads)
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(partial(ShardedPoint, self))
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:

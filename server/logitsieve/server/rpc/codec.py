@@ -54,23 +54,28 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
     return to_vector(getattr(message, name), parent + name, dtype)
 
 
-def to_point_request(target: pb.Target, normalizer: str = "") -> PointRequest:
-    """Convert a target, which may override `normalizer`. InvalidRequest names the field."""
+def to_point_request(
+    target: pb.Target, normalizer: str = "", max_error: float | None = None
+) -> PointRequest:
+    """Convert a target, which may override the others. InvalidRequest names the field."""
     if code := target.normalizer:
         normalizer = NORMALIZER_NAMES.get(code, str(code))
-    precision, width = None, asked_width(target.log_z_width or None)
+    head, knobs, precision = "", dict[str, float](), None
     match target.WhichOneof("point"):
         case "head":
-            head, knobs = target.head.name, target.head.knobs
-            if head != AUTO and (head or knobs):
-                named = tuple(sorted(knobs.items()))
-                return PointRequest(False, None, head, named, normalizer, width)
-            precision = asked_precision(head, dict(knobs), None, False)
+            head, knobs = target.head.name, dict(target.head.knobs)
+            if head == AUTO:
+                head, precision = "", asked_precision(head, knobs, None, False)
         case "min_precision":
             precision = asked_precision("", None, target.min_precision, False)
         case "exact":
             precision = asked_precision("", None, None, target.exact)
-    return PointRequest(True, precision, "", (), normalizer, width)
+    if target.HasField("max_error"):
+        max_error = target.max_error
+    elif head or knobs or precision is not None:
+        max_error = None
+    log_z = normalizer, asked_width(target.log_z_width or None)
+    return PointRequest.of(head, tuple(sorted(knobs.items())), precision, max_error, *log_z)
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
@@ -103,8 +108,8 @@ def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
             parts += _start(kind, "answer." + name, column.dtype, column.shape), column.tobytes()
     rest = kind()
     rest.answer.queue_ns, rest.answer.compute_ns = queue_ns, answer.compute_ns
-    if answer.chance < 1.0:
-        rest.answer.chance = answer.chance
+    if answer.max_error < 1.0:
+        rest.answer.max_error = answer.max_error
     if answer.normalizer:
         rest.answer.normalizer = NORMALIZER_CODES[answer.normalizer]
     for first, rows in answer.rows_missing:

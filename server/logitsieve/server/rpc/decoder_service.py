@@ -56,11 +56,11 @@ class DecoderService:
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
-            asked = to_point_request(target, method.normalizer)
+            asked = to_point_request(target, method.normalizer, self.config.max_error)
             del request, target  # their bytes have been copied
             expect(call.size + prepared.reply_bytes)
             decoder = served.decoder
-            asked = proving(asked, prepared.over, decoder.index.heads, decoder.auto)
+            asked = proving(asked, prepared.over, decoder.auto)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

@@ -1,6 +1,6 @@
 """Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-No answer depends on the other requests of its batch, but for the time and `chance`, its largest:
+No answer depends on the other requests of its batch, but for the time and `max_error`, its largest:
 heads and normalizers promise that.
 """
 
@@ -205,7 +205,7 @@ def joined(parts: Sequence[Reply]) -> Reply:
     answers = [part.answer for part in parts]
     answer = _by_row(answers[0], lambda name: np.concatenate([getattr(a, name) for a in answers]))
     answer = answer._replace(
-        chance=max(one.chance for one in answers),
+        max_error=max(one.max_error for one in answers),
         compute_ns=sum(one.compute_ns for one in answers),
         rows_missing=tuple(sorted({each for one in answers for each in one.rows_missing})),
     )

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logitsieve.heads import CertifiedHead
+from logitsieve.heads import SketchHead
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit.certified import Widths, fastest, fit_certified
 from logitsieve.index_builder.fit.rotated_rows import factored
+from logitsieve.index_builder.fit.sketch import Widths, fastest, fit_sketch
 from tests.index_builder.clustered import make_inputs
 from tests.synthetic import make_head, make_hidden, make_softmax, rotated
 
@@ -50,8 +50,8 @@ def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: fl
     """And computes norms once its widths are chosen."""
     softmax, inputs = make_inputs(vocab_size=300)
     steps: list[tuple[str, int, int]] = []
-    config, progress = BuildConfig(certified_memory=share), lambda *step: steps.append(step)
-    made = fit_certified(replace(inputs, config=config, progress=progress))
+    config, progress = BuildConfig(sketch_memory=share), lambda *step: steps.append(step)
+    made = fit_sketch(replace(inputs, config=config, progress=progress))
     assert [step for step in steps if step[0] == "norms"] == [("norms", 300, 300)]
     norms = spectral_norms(softmax, made.arrays, lambda rows: None)
     np.testing.assert_array_equal(made.arrays["norms"], norms)
@@ -61,7 +61,7 @@ def test_the_fit_stays_within_its_memory_and_puts_frequent_words_first(share: fl
     counts = np.bincount(inputs.labels[:, :5].ravel(), minlength=300)
     assert (np.diff(counts[made.arrays["order"]]) <= 0).all()
     hidden = inputs.heldout.sample(100)
-    top = CertifiedHead(softmax, dict(made.arrays)).topk(hidden, 5)
+    top = SketchHead(softmax, dict(made.arrays)).topk(hidden, 5)
     np.testing.assert_array_equal(top.ids, make_head("exact", softmax).topk(hidden, 5).ids)
 
 

@@ -1,4 +1,4 @@
-"""The sketch of `certified`: coordinates of every row in bytes, and norms of the remainder.
+"""The sketch without levels: coordinates of every row in bytes, and norms of the remainder.
 
 docs/certified.md derives the bound: computed in float64 from the stored arrays, rounded up.
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.evaluation import us_per_row
-from logitsieve.heads import CertifiedHead, Softmax
+from logitsieve.heads import SketchHead, Softmax
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
@@ -60,9 +60,9 @@ class _Codes(NamedTuple):
     length: float  # Q: the largest norm over its scale
 
 
-def fit_certified(inputs: FitInputs) -> FitResult:
+def fit_sketch(inputs: FitInputs) -> FitResult:
     """Return the sketch measured fastest within its share of memory; the first if reproducible."""
-    softmax, share = inputs.softmax, inputs.config.certified_memory
+    softmax, share = inputs.softmax, inputs.config.sketch_memory
     moments = row_moments(softmax), second_moments(inputs.sample)
     order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
     hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
@@ -78,7 +78,7 @@ def fit_certified(inputs: FitInputs) -> FitResult:
 
     def time(widths: Widths, count: int) -> float:
         if (widths, count) not in measured:
-            head = CertifiedHead(softmax, code(softmax, turned(count), widths, order_V))
+            head = SketchHead(softmax, code(softmax, turned(count), widths, order_V))
             runs = (us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
             measured[widths, count] = min(runs)
             inputs.progress("sketch", len(measured), 0)
@@ -100,7 +100,7 @@ def fit_without_contexts(inputs: BuildInputs) -> FitResult:
     counts = _counts(softmax.dim)
     moments = row_moments(softmax), np.eye(softmax.dim) / softmax.dim
     turned = turn_all(inputs, factored(*narrow_rotation(*moments, counts[len(counts) // 2])))
-    widths = _first(softmax.dim, inputs.config.certified_memory)
+    widths = _first(softmax.dim, inputs.config.sketch_memory)
     return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
 
 

@@ -1,7 +1,8 @@
-"""Exact top k with a proof, at the cost of a sketch: a bound for every row, few exact logits.
+"""The top k at the cost of a sketch: a bound for every row, few exact logits.
 
-docs/certified.md proves the bound, from int8 codes of some coordinates. Rows with a bound below k
-exact logits are dropped. Time O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
+docs/certified.md proves the bound, from int8 codes of some coordinates; docs/levels.md has tighter
+ones, which fail with a small chance. Rows with a bound below k exact logits are dropped. Time
+O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
 """
 
 from functools import cached_property, partial
@@ -9,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.results import (
     ArrayLike,
     Bool,
@@ -21,6 +23,8 @@ from logitsieve.api.results import (
 )
 from logitsieve.heads._base.head import (
     Edits,
+    Knob,
+    by_knob,
     edits_of_rows,
     no_edits,
     ready_hidden,
@@ -44,6 +48,7 @@ from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
+GRADES = (0.0, MAX_ERROR, 1e-3)  # of `max_error`: those that a build measures
 WIDEST_LOG_Z = 1e6  # nats, larger than any interval: stop after the fine codes
 MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
@@ -133,23 +138,38 @@ SKETCH = PartSpec(
 )
 
 
-class CertifiedHead(Head):
+class SketchHead(Head):
     """Bounds every row of W, and computes the rows that may be among the best.
+
+    A row's top k is wrong with a chance of at most `max_error`, over the random rotation of the
+    index, for contexts that do not depend on it (docs/levels.md). Bounds and log Z are proven.
 
     The arrays are trusted to be a sketch of this softmax: index/verify.py has compared them.
     """
 
-    name = "certified"
+    name = "sketch"
     part = SKETCH
-    proves = True
-    chance = 0.0
     compiled = certified_topk
+    knob_table = by_knob(
+        max_error=Knob(
+            help="largest chance that a row's top k is wrong, 0: a proof; time",
+            default=MAX_ERROR,
+            low=0,
+            high=BELOW_1,
+            whole=False,
+            tried=GRADES,
+        )
+    )
+    limits = by_knob(max_error=lambda arrays, _: 1.0 if "middle" in arrays else 0.0)
 
     def _prepare(self) -> None:
         self._ordered = {"order": np.arange(self._vocab_size, dtype=np.int32), **self._arrays}
-        descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.chance)
         self.quick_best = self._levels = "middle" in self._arrays
+
+    def _apply_knobs(self) -> None:
+        self.max_error = self.knobs["max_error"]
         self.most_rows = MAX_LEVEL_ROWS if self.proves and self._levels else ANY_ROWS
+        descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.max_error)
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
@@ -260,25 +280,3 @@ class CertifiedHead(Head):
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
         self.draw(zeros, DrawOptions(1, seeds))
         self.log_z(zeros, 1.0)
-
-
-class AssuredHead(CertifiedHead):
-    """Like `certified` with bounds that may fail: a top k is wrong with a chance of at most 1e-15.
-
-    Over the random rotation of the index, for contexts that do not depend on it: docs/levels.md.
-    Draws, bounds and log Z are `certified`'s.
-    """
-
-    name = "assured"
-    proves = False
-    chance = 1e-15
-
-
-class EstimatedHead(AssuredHead):
-    """Like `assured`, wrong with a chance of at most 1e-3."""
-
-    name = "estimated"
-    chance = 1e-3
-
-
-GRADES = (AssuredHead.name, EstimatedHead.name)  # other heads of a sketch with levels

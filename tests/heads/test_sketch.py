@@ -1,14 +1,14 @@
-"""certified: the hardest bounds, draws and refusals; tests/attacks judges its answers."""
+"""sketch: the hardest bounds, draws and refusals; tests/attacks judges its answers."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from logitsieve.heads import CertifiedHead, ExactHead, Softmax
-from logitsieve.heads.certified import MAX_LEVEL_ROWS
+from logitsieve.heads import ExactHead, SketchHead, Softmax
 from logitsieve.heads.exact import DrawOptions
-from logitsieve.index_builder.fit.certified import Widths
+from logitsieve.heads.sketch import MAX_LEVEL_ROWS
+from logitsieve.index_builder.fit.sketch import Widths
 from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW
 from tests.oracle import best, logits64
@@ -16,20 +16,22 @@ from tests.refusals import refused
 from tests.synthetic import (
     STEEP,
     basis_of,
-    certified_arrays,
     decaying,
     encode,
+    make_graded,
+    make_head,
     make_hidden,
     make_softmax,
     rotated,
     sketch_arrays,
     sketch_head,
+    usual_sketch,
 )
 
 
-def certified(
+def bounded(
     softmax: Softmax, widths: Widths | int = STEEP, seen: np.ndarray | None = None, share: float = 1
-) -> CertifiedHead:
+) -> SketchHead:
     """A sketch turned towards the contexts `seen`, of that share of all coordinates."""
     if seen is None:
         seen = make_hidden(64, softmax.dim, seed=9)
@@ -45,7 +47,7 @@ def test_the_widest_sketch_answers_where_all_codes_are_the_largest() -> None:
     weight = np.linspace(2, 1, 3000)[:, None] + 1e-3 * random.standard_normal((3000, 1030))
     softmax = Softmax(weight.astype(np.float32), np.zeros(3000, np.float32))
     hidden = (1 + 1e-3 * random.standard_normal((9, 1030))).astype(np.float32)
-    head = CertifiedHead(softmax, encode(softmax, np.eye(1030), Widths(1008, 1024)))
+    head = SketchHead(softmax, encode(softmax, np.eye(1030), Widths(1008, 1024)))
     top, wanted = head.topk(hidden, 5), ExactHead(softmax).topk(hidden, 5)
     np.testing.assert_equal(top[:2], wanted[:2])
     assert top.scanned.max() < 300
@@ -63,7 +65,7 @@ def test_a_bound_beyond_float32_drops_nothing() -> None:
     softmax = Softmax(weight, np.zeros(600, np.float32))
     left, right = (np.linalg.qr(random.standard_normal((40, 40)))[0] for _ in range(2))
     turned = left @ np.diag(10.0 ** random.uniform(-1.5, 1.5, 40)) @ right
-    head = CertifiedHead(softmax, encode(softmax, turned, Widths(16, 64)))
+    head = SketchHead(softmax, encode(softmax, turned, Widths(16, 64)))
     basis_DD, rows_VD = basis_of(head._arrays), weight[:60].astype(np.float64)
     coded_VD = (rows_VD @ np.linalg.inv(basis_DD))[:, :16] @ basis_DD[:16]
     unit_VD = rows_VD / np.linalg.norm(rows_VD, axis=1)[:, None]
@@ -83,7 +85,7 @@ def test_a_bound_beyond_float32_drops_nothing() -> None:
 @pytest.mark.parametrize(("widths", "share"), [(Widths(32, 64), 0.5), (Widths(32, 64), 1), (32, 1)])
 def test_a_decaying_spectrum_needs_few_rows(widths: Widths | int, share: float) -> None:
     softmax, hidden = decaying(4000, 128)
-    top = certified(softmax, widths, hidden, share).topk(hidden, 5)
+    top = bounded(softmax, widths, hidden, share).topk(hidden, 5)
     assert top.scanned.mean() < 200
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
 
@@ -91,7 +93,7 @@ def test_a_decaying_spectrum_needs_few_rows(widths: Widths | int, share: float) 
 @pytest.mark.parametrize("widths", [Widths(32, 64), 32])
 def test_candidates_are_the_rows_computed_and_upper_bounds_the_others(widths: Widths | int) -> None:
     softmax, hidden = decaying(2000, 96)
-    head = certified(softmax, widths, hidden)
+    head = bounded(softmax, widths, hidden)
     true = logits64(softmax.weight, softmax.bias, hidden)
     for k in (1, 7, 400):
         found = head.candidates(hidden, k)
@@ -106,10 +108,10 @@ def test_candidates_are_the_rows_computed_and_upper_bounds_the_others(widths: Wi
 
 def test_many_draws_by_all_logits_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     softmax, hidden = decaying(2000, 64)
-    head = certified(softmax, Widths(32, 64), hidden)
+    head = bounded(softmax, Widths(32, 64), hidden)
     seeds = np.arange(len(hidden), dtype=np.uint64)
     ids, _, scanned = head.draw(hidden, DrawOptions(40, seeds, 3, 1.0))
-    monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", 2000 * 64 // 20)
+    monkeypatch.setattr("logitsieve.heads.sketch.PRODUCTS_A_DRAW", 2000 * 64 // 20)
     for samples, by_all in ((19, False), (20, True), (40, True)):
         again, log_z, computed = head.draw(hidden, DrawOptions(samples, seeds, 3, 1.0))
         np.testing.assert_array_equal(again, ids[:, :samples])
@@ -122,11 +124,11 @@ def test_many_draws_by_all_logits_are_the_same(monkeypatch: pytest.MonkeyPatch) 
 def test_noise_begins_at_the_first_id(monkeypatch: pytest.MonkeyPatch, by_all: bool) -> None:
     """Rows 960 .. 1919 of W draw what the whole draws of them."""
     softmax, hidden = decaying(2000, 64)
-    monkeypatch.setattr("logitsieve.heads.certified.PRODUCTS_A_DRAW", 10**9 if by_all else 0)
+    monkeypatch.setattr("logitsieve.heads.sketch.PRODUCTS_A_DRAW", 10**9 if by_all else 0)
     own = slice(960, 1920)
     part = Softmax(softmax.weight[own].copy(), softmax.bias[own].copy())
     options = DrawOptions(20, np.arange(len(hidden), dtype=np.uint64), 3, 0.7, first_id=960)
-    ids, _, _ = certified(part, Widths(32, 64), hidden).draw(hidden, options)
+    ids, _, _ = bounded(part, Widths(32, 64), hidden).draw(hidden, options)
     others = np.delete(np.arange(2000, dtype=np.int32), own)
     ends, none = np.arange(len(hidden) + 1) * others.size, np.full(others.size, -np.inf)
     edits = ends, np.tile(others, len(hidden)), np.tile(none, len(hidden))
@@ -138,7 +140,7 @@ def test_all_that_min_p_leaves_is_computed_and_little_else() -> None:
     softmax, hidden = decaying(6000, 64)
     seeds = np.arange(len(hidden), dtype=np.uint64)
     options = DrawOptions(3, seeds, 0, 1.3, min_p=0.05)
-    drawn = certified(softmax, Widths(32, 64), hidden).draw(hidden, options)
+    drawn = bounded(softmax, Widths(32, 64), hidden).draw(hidden, options)
     exact = ExactHead(softmax).draw(hidden, options)
     np.testing.assert_array_equal(drawn.ids, exact.ids)
     assert (drawn.log_z[:, HIGH] - drawn.log_z[:, LOW] < 1e-10).all()
@@ -148,7 +150,7 @@ def test_all_that_min_p_leaves_is_computed_and_little_else() -> None:
 def test_all_rows_together_say_more_of_log_z_than_each_alone() -> None:
     """Norms that say nothing leave the bounds of each row, by coarse codes and by fine ones."""
     softmax, hidden = decaying(4000, 64, 1 / 4, 10)
-    head = certified(softmax, Widths(32, 128))
+    head = bounded(softmax, Widths(32, 128))
     alone = sketch_head(softmax, {**head._arrays, "norms": np.full(6, 1e30)})
     hidden /= 50
     widths = [np.ptp(each.log_z(hidden, 1.0)[:, LOW:], axis=1) for each in (head, alone)]
@@ -163,7 +165,7 @@ def test_a_row_without_bounds_is_refused_by_name(bad: float) -> None:
     softmax, hidden = decaying(600, 32)
     hidden[3, 1] = bad
     with refused("hidden[0]"):
-        certified(softmax).bounds(hidden[3], 2)
+        bounded(softmax).bounds(hidden[3], 2)
 
 
 Spoil = tuple[str, Callable[[np.ndarray], np.ndarray]]
@@ -198,26 +200,26 @@ SPOILED: dict[Widths | int, dict[str, Spoil]] = {
 )
 def test_codes_that_a_kernel_could_not_follow_are_refused(widths: Widths | int, name: str) -> None:
     softmax = make_softmax()
-    arrays, (part, spoil) = certified_arrays(softmax, widths), SPOILED[widths][name]
+    arrays, (part, spoil) = usual_sketch(softmax, widths), SPOILED[widths][name]
     arrays[part] = np.ascontiguousarray(spoil(arrays[part]), arrays[part].dtype)
     with refused("arrays"):
-        CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
+        SketchHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
 
 
 @pytest.mark.parametrize("other", ["stretch", "triangle", "order"])
 def test_levels_of_earlier_versions_are_refused_by_name(other: str) -> None:
     softmax = make_softmax()
-    arrays = certified_arrays(softmax, 16)
+    arrays = usual_sketch(softmax, 16)
     shapes = {"stretch": (np.ones(24, np.float32)), "order": np.arange(300, dtype=np.int32)}
     arrays |= {other: shapes.get(other, np.eye(24, dtype=np.float32))}
     with refused("arrays", f"{other}', as the levels of earlier versions did"):
-        CertifiedHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
+        SketchHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
 
 
 def test_many_contexts_take_the_dense_product_with_levels() -> None:
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
-    head, exact = CertifiedHead(softmax, arrays), ExactHead(softmax)
+    head, exact = SketchHead(softmax, arrays, knobs={"max_error": 0.0}), ExactHead(softmax)
     assert head.topk(hidden[:MAX_LEVEL_ROWS], 5).scanned.max() < 2000
     for rows in (MAX_LEVEL_ROWS, MAX_LEVEL_ROWS + 1):
         top, wanted = head.topk(hidden[:rows], 5), exact.topk(hidden[:rows], 5)
@@ -229,3 +231,19 @@ def test_many_contexts_take_the_dense_product_with_levels() -> None:
     ids, _, scanned = head.draw(hidden, DrawOptions(1, seeds))
     np.testing.assert_array_equal(ids, exact.draw(hidden, DrawOptions(1, seeds)).ids)
     assert (scanned == 2000).all()
+
+
+def test_the_knob_is_a_chance_and_a_sketch_without_levels_proves() -> None:
+    softmax, hidden = make_softmax(), make_hidden(3)
+    head = make_graded(softmax, max_error=0.3)
+    assert (head.max_error, head.proves, make_graded(softmax).max_error) == (0.3, False, 1e-15)
+    assert not head.topk(hidden, 5).exact.any()
+    proof = head.with_knobs(max_error=0)
+    assert (proof.max_error, proof.proves, head.max_error) == (0.0, True, 0.3)
+    assert proof.topk(hidden, 5).exact.all()
+    steep = make_head("sketch", softmax, max_error=0.3)
+    assert (steep.knobs, steep.max_error, steep.proves) == ({"max_error": 0.0}, 0.0, True)
+    assert steep.topk(hidden, 5).exact.all()
+    for wrong in (-1e-9, 1.0, np.nan):
+        with refused("knobs.max_error"):
+            head.with_knobs(max_error=wrong)
