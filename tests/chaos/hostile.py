@@ -1,9 +1,12 @@
 """Clients that break the rules, over plain sockets: each goes on until a time.
 
-HTTP/2 frames are written by hand, since libraries keep the rules.
+HTTP/2 frames are written by hand, since libraries keep the rules. A client has a process of its
+own, so that honest callers take no time from it.
 """
 
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from struct import pack
@@ -218,3 +221,13 @@ OF_HTTP: dict[str, Hostile] = {
     "crowd": crowd,
     "noise": noise,
 }
+
+
+def attack(name: str, port: int, until: float, seed: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", __spec__.name, name, str(port), str(until), str(seed)]
+    return subprocess.Popen(command)
+
+
+if __name__ == "__main__":
+    name, port, until, seed = sys.argv[1:]
+    (OF_GRPC | OF_HTTP)[name](int(port), float(until), np.random.default_rng(int(seed)))

@@ -8,13 +8,13 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from logitsieve.llamacpp import GgufModel
 from tests.chaos.completions import Completions
-from tests.chaos.hostile import OF_GRPC, OF_HTTP
+from tests.chaos.hostile import OF_GRPC, OF_HTTP, attack
 from tests.chaos.process import Process
 from tests.chaos.service import ADMIN_TOKEN, TOKEN, Ask, Ports, Service, write_models
 from tests.chaos.tally import Tally
@@ -22,7 +22,7 @@ from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, write_model
 from tests.server.materials import write_tokens
 
-TROUBLE_S, QUIET_S, TROUBLES = 4.0, 2.0, 6
+TROUBLE_S, QUIET_S, TROUBLES = 15.0, 2.0, 4  # a trouble is longer than the most silence
 CALLERS = 2  # of each kind
 DRAIN_S, LAST_S, SLACK_S = 4.0, 3.0, 2.0  # 2 s for a machine that is busy with all this
 # Limits, of docs/security.md.
@@ -155,19 +155,13 @@ def run_round(
             thread.join()
 
 
-def at_once(hostile: Any, port: int, rng: np.random.Generator) -> Callable[[float], None]:
+def at_once(hostile: str, port: int, rng: np.random.Generator) -> Callable[[float], None]:
     """Two clients of a kind, with seeds of their own."""
     seeds = rng.integers(1 << 30, size=2).tolist()
 
     def trouble(until: float) -> None:
-        each = [
-            Thread(target=hostile, args=(port, until, np.random.default_rng(seed)))
-            for seed in seeds
-        ]
-        for thread in each:
-            thread.start()
-        for thread in each:
-            thread.join()
+        for client in [attack(hostile, port, until, seed) for seed in seeds]:
+            client.wait()
 
     return trouble
 
@@ -198,12 +192,12 @@ def service_round(options: Options, rng: np.random.Generator, tally: Tally) -> N
             process.port("gRPC at "), process.port("metrics at "), process.port("Admin at ")
         )
         service = Service(models, ports, token, tally)
-        troubles = {name: at_once(each, ports.grpc, rng) for name, each in OF_GRPC.items()}
+        troubles = {name: at_once(name, ports.grpc, rng) for name in OF_GRPC}
         troubles |= {
             "swap": service.swap,
             "cut": lambda until: service.cut(),
             "pause": pause(process),
-            "bodies": at_once(OF_HTTP["unfinished_bodies"], ports.http, rng),
+            "bodies": at_once("unfinished_bodies", ports.http, rng),
         }
         run_round(process, service, troubles, rng, tally, "serve")
     finally:
@@ -226,7 +220,7 @@ def completions_round(options: Options, rng: np.random.Generator, tally: Tally) 
     try:
         port = process.port("at http")
         target = Completions(port, tally, rng, 16)
-        troubles = {name: at_once(each, port, rng) for name, each in OF_HTTP.items()}
+        troubles = {name: at_once(name, port, rng) for name in OF_HTTP}
         troubles["pause"] = pause(process)
         run_round(process, target, troubles, rng, tally, "serve-gguf", target.burden)
     finally:
