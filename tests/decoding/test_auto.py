@@ -329,3 +329,16 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
     index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
     assert measured_elsewhere(index) == cpu_name() != answers_on(index)
+
+
+def test_beam_steps_take_the_fastest_measured_point_that_meets_the_target() -> None:
+    exact = make_point("exact", (100, 100, 40), (1, 1, 1), proven=True, step=(100, 90, 50))
+    quick = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.98)
+    close = make_point("screen", probes=2, step=(30, 30, 60), step_low=0.995)
+    points = [exact, FAST, quick, close]
+    targeted = auto(points, {1: 0.999, 10: 0.99})
+    assert [targeted.stepping(rows, None) for rows in (1, 64)] == [close.setting, exact.setting]
+    assert targeted.stepping(1, 0.97) == quick.setting
+    assert targeted.stepping(1, 1.0) == exact.setting
+    assert auto(points).stepping(1, None) == exact.setting
+    assert auto([FAST]).stepping(1, 0.9) == ("exact", ())

@@ -21,15 +21,18 @@ def make_point(
     low: tuple[float, ...] = (0.9, 0.9, 0.9),
     *,
     max_error: float = 1.0,
+    step: tuple[float, ...] = (),
+    step_low: float = 0.0,
     **knobs: float,
 ) -> OperatingPoint:
-    """Times at 1, 8 and 64 rows; bounds of P@1, P@5 and P@10."""
+    """Times at 1, 8 and 64 rows, also of beam steps; bounds of P@1, P@5 and P@10."""
     if head == "sketch":
         knobs["max_error"] = max_error
     bounds, times = dict(zip(KS, low, strict=True)), dict(zip((1, 8, 64), us, strict=True))
     return OperatingPoint(
         head=head, knobs=knobs, max_error=max_error, mean=bounds, low=bounds, us_per_row=times,
         mass_kept=0.9, candidates=dict.fromkeys(times, 300.0 if head == "exact" else 10.0),
+        step_low=step_low, step_us=dict(zip(times, step, strict=False)),
     )  # fmt: skip
 
 

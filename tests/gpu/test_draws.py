@@ -105,12 +105,12 @@ def test_log_z_of_one_id_and_beside_the_best() -> None:
     fields = make_gpu_heads(softmax, {"exact": {}})["exact"].log_z(HIDDEN, 2.0)
     assert (fields[:, 1:3] == 0).all()
     assert (fields[:, 3] < 1e-200).all()
-    ids, logits, log_z = HEADS["exact"].best_with_log_z(HIDDEN, 7)
+    ids, logits, log_z, *_ = HEADS["exact"].best_with_log_z(HIDDEN, 7)
     np.testing.assert_equal((ids, logits), HOST.best_with_log_z(HIDDEN, 7)[:2])
     np.testing.assert_array_equal(log_z, HEADS["exact"].log_z(HIDDEN, 1.0))
     softmax = Softmax(np.zeros((300, 4), np.float32), np.zeros(300, np.float32))
     head = make_gpu_heads(softmax, {"exact": {}})["exact"]
-    ids, logits, _ = head.best_with_log_z(make_hidden(2, 4), 3)
+    ids, logits, *_ = head.best_with_log_z(make_hidden(2, 4), 3)
     assert ids.tolist() == [[0, 1, 2]] * 2
     assert not logits.any()
 

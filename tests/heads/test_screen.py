@@ -185,3 +185,67 @@ def test_a_head_of_no_known_chance_is_no_fallback(fallback: str) -> None:
     heads = graded(1.0, fallback=fallback)
     assert heads["screen"].fallback_max_error == 1e-3
     assert heads["screen"].topk(HIDDEN, 5).fallback.all()
+
+
+def outside_arrays(spread: float) -> dict[str, np.ndarray]:
+    """The log of the mass outside each list, linearised at the cluster's centroid."""
+    centroids, weight = ARRAYS["centroids"].astype(np.float64), SOFTMAX.weight.astype(np.float64)
+    rows, biases = np.empty_like(centroids), np.empty(len(centroids))
+    for cluster, centroid in enumerate(centroids):
+        first, last = ARRAYS["offsets"][cluster : cluster + 2]
+        outside = np.setdiff1d(np.arange(SOFTMAX.vocab_size), ARRAYS["ids"][first:last])
+        masses = np.exp(weight[outside] @ centroid + SOFTMAX.bias[outside])
+        rows[cluster] = masses @ weight[outside] / masses.sum()
+        biases[cluster] = np.log(masses.sum()) - rows[cluster] @ centroid
+    spreads = np.full(len(centroids), spread)
+    named = {"outside_rows": rows, "outside_biases": biases, "outside_spreads": spreads}
+    return ARRAYS | {name: values.astype(np.float32) for name, values in named.items()}
+
+
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("probes", [1, 3])
+def test_log_z_is_the_best_lists_sum_and_the_estimate_of_all_others(probes: int, rows: int) -> None:
+    arrays, k = outside_arrays(0.5), 3
+    head, hidden = make_screen(arrays, probes).with_knobs(log_z_error=1), HIDDEN[:rows]
+    found, top = head.best_with_log_z(hidden, k), head.topk(hidden, k)
+    np.testing.assert_array_equal(found.ids, top.ids)
+    np.testing.assert_array_equal(found.logits.astype(np.float32), top.logits)
+    np.testing.assert_array_equal(found.scanned, top.scanned)
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
+    np.testing.assert_array_equal(found.logits, np.take_along_axis(true, found.ids, axis=1))
+    own = np.flatnonzero(~found.fallback)
+    assert own.size
+    for row in own:
+        cluster = int(np.argmax(dot64(ARRAYS["centroids"], hidden[row])))
+        inside = np.exp(true[row, lists_of(hidden[row], 1)]).sum()
+        rest = np.exp(
+            arrays["outside_rows"][cluster].astype(np.float64) @ hidden[row]
+            + arrays["outside_biases"][cluster]
+        )
+        np.testing.assert_allclose(found.log_z[row, 1], np.log(inside + rest), atol=1e-5)
+        np.testing.assert_allclose(found.errors[row], 0.5 * rest / (inside + rest), rtol=1e-4)
+    assert not found.exact[own].any()
+
+
+def test_rows_with_a_larger_error_of_log_z_go_to_the_fallback() -> None:
+    every = make_screen(outside_arrays(0.5)).with_knobs(log_z_error=1).best_with_log_z(HIDDEN, 2)
+    most = float(np.median(every.errors))
+    head = make_screen(outside_arrays(0.5)).with_knobs(log_z_error=most)
+    found = head.best_with_log_z(HIDDEN, 2)
+    np.testing.assert_array_equal(found.fallback, every.errors > most)
+    assert 0 < found.fallback.sum() < len(HIDDEN)
+    exact = ExactHead(SOFTMAX).best_with_log_z(HIDDEN, 2)
+    for mine, theirs in zip(found, exact, strict=True):
+        if mine is not found.fallback:
+            np.testing.assert_array_equal(mine[found.fallback], theirs[found.fallback])
+    assert (found.log_z[~found.fallback, 2] == -np.inf).all()
+
+
+def test_without_an_estimate_log_z_takes_a_pass_over_w() -> None:
+    head = make_screen(ARRAYS)
+    assert not head.estimates_log_z
+    pairs = zip(
+        head.best_with_log_z(HIDDEN, 4), ExactHead(SOFTMAX).best_with_log_z(HIDDEN, 4), strict=True
+    )
+    for mine, theirs in pairs:
+        np.testing.assert_array_equal(mine, theirs)

@@ -50,5 +50,8 @@ def files(index: Index) -> dict[str, bytes]:
 def judged(index: Index) -> list[Any]:
     """What was measured of the heads, but for times."""
     assert index.calibration is not None
-    points = index.calibration["points"]
-    return [{key: value for key, value in e.items() if key != "us_per_row"} for e in points]
+    points: list[Any] = index.calibration["points"]
+    for point in points:
+        for measured in (point, point.get("steps", {})):
+            measured.pop("us_per_row", None)
+    return points

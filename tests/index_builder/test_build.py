@@ -50,7 +50,7 @@ def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
     hidden = make_contexts(200, seed=3)
     right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
     assert right.mean() > 0.9
-    expected = "label, label held-out, sketch, norms, train, judge, calibrate, write"
+    expected = "label, label held-out, sketch, norms, train, log Z, judge, calibrate, write"
     assert ", ".join(dict.fromkeys(stages)) == expected
     assert open_index(tmp_path / "models" / "lm" / "1").digest == index.digest
     assert index.manifest.config["fallback"] in ("exact", "sketch")  # whichever was faster

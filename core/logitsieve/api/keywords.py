@@ -15,7 +15,7 @@ MAX_ERROR = 1e-15  # of a row's top k to be wrong, if nothing else is asked
 BELOW_1 = nextafter(1.0, 0.0)
 AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
 
-NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact"]
+NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
 OverAll = Literal["", "draws", "steps"]  # requests over all V ids; steps are of beam searches
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.keywords import MAX_ERROR, KnobValues, OverAll, PointRequest
-from logitsieve.decoding.normalizers import EXACT
+from logitsieve.decoding.normalizers import APPROXIMATE, EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads._base.head import checked_k
@@ -103,6 +103,22 @@ class Auto:
             return PROOF
         return self._stored if max_error is None else _at(self._proving, max_error)
 
+    def stepping(self, rows: int, precision: float | None) -> Setting:
+        """Return the head and knobs of the fastest beam steps that meet a precision, or `exact`.
+
+        `precision` None: the target of the largest k, or a proof without one.
+        """
+        least = precision
+        if least is None:
+            least = self.target[max(self.target)] if self.target else 1.0
+        able = [point for point in self.points if point.step_us]
+        times = {
+            point.setting: point.step_us_at(rows)
+            for point in able
+            if point.head == EXACT.name or (least < 1 and point.step_low >= least)
+        }
+        return min(times, key=times.__getitem__, default=(EXACT.name, ()))
+
     def choices(
         self, precision: float | None, ks: Sequence[int], max_error: float | None = None
     ) -> list[dict[str, Any]]:
@@ -169,15 +185,19 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def proving(request: PointRequest, over: OverAll, auto: Auto) -> PointRequest:
-    """Name a proving head in a request over all V that leaves the choice to AUTO.
+def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> PointRequest:
+    """Name the head of a request over all V that leaves the choice to AUTO.
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
     """
     if not request.automatic:
         return request
-    if over == "steps" and request.normalizer in ("", EXACT.name):
+    if over == "steps" and request.normalizer == EXACT.name:
         return request._replace(automatic=False, head=EXACT.name)
+    if over == "steps" and not request.normalizer:
+        head, knobs = auto.stepping(rows, request.precision)
+        normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
+        return PointRequest(False, None, head, knobs, normalizer, request.width)
     if over == "draws" and request.precision is None:
         head, knobs = auto.drawing(request.max_error)
         return request._replace(automatic=False, head=head, knobs=knobs)

@@ -24,12 +24,14 @@ from logitsieve.decoding.logit_edits import (
     edits_of,
 )
 from logitsieve.decoding.normalizers import (
+    APPROXIMATE,
     EXACT,
     LogZ,
     LogZ32,
     Normalizer,
     Query,
     best_with_log_z,
+    estimating,
     quick_log_z,
 )
 from logitsieve.kernels.sampling.rounding import round_pairs
@@ -182,8 +184,10 @@ def _best(
         best = best_edited(softmax, query.head, alone.hidden, wanted, edits)
     else:
         wanted = np.full(live.size, k)
-        if normalizer is EXACT and query.head.proves:
-            best, log_z = best_with_log_z(alone)
+        if normalizer is APPROXIMATE or (normalizer is EXACT and query.head.proves):
+            exact = EXACT.source(query.index)
+            source = estimating(query) if normalizer is APPROXIMATE else exact
+            best, log_z = best_with_log_z(alone, source)
             return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)
     return best, wanted, quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)

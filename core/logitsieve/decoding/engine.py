@@ -26,11 +26,11 @@ from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, open_edits, wanted_of
 from logitsieve.decoding.normalizers import (
     NORMALIZERS,
-    STEPPING,
     LogZ32,
     Query,
     default_normalizer,
     find_normalizer,
+    stepping_normalizer,
 )
 from logitsieve.decoding.sampler import sample
 from logitsieve.heads._base.head import checked_k, ready_hidden
@@ -62,7 +62,8 @@ class Engine:
         self.head, self.knobs, self.width = head.name, dict(head.knobs), width
         self.max_error, self._fallback_max_error = head.max_error, head.fallback_max_error
         self._index, self.answering = index, head
-        self._stepping = find_normalizer(normalizer or STEPPING)
+        self._stepping = find_normalizer(normalizer or stepping_normalizer(head))
+        self.estimates_log_z = head.estimates_log_z
         if width < inf:
             normalizer = normalizer or default_normalizer(index)
             if not find_normalizer(normalizer).has_bounds:

@@ -18,7 +18,7 @@ from logitsieve.api.keywords import (
     point_request,
 )
 from logitsieve.api.results import ArrayLike, Float32
-from logitsieve.decoding.auto import Auto, proving, read_auto
+from logitsieve.decoding.auto import Auto, over_all, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
@@ -76,7 +76,7 @@ class LocalDecoder(Decoder):
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
         if over:
-            request = proving(request, over, auto)
+            request = over_all(request, over, auto, rows)
         if not request.automatic:
             engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
             if not over and [*target] == ["head"]:

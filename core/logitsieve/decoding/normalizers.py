@@ -172,6 +172,17 @@ class _Candidates(Normalizer):
         return log_z, np.where(inside, logits, -np.inf)
 
 
+class _Approximate(Normalizer):
+    """The answering head's own estimate if it has one, else the sum over all V."""
+
+    name = "approximate"
+
+    def log_z(self, query: Query) -> LogZ:
+        if query.edits is not None:
+            return quick_log_z(query)
+        return best_with_log_z(query, estimating(query))[1]
+
+
 class _LowRank(Normalizer):
     """log sum exp over exact logits of scanned rows and previews of all others; O(V R) a row.
 
@@ -275,14 +286,18 @@ def quick_log_z(query: Query) -> LogZ:
     return LogZ(log_z, query.scale)
 
 
-def best_with_log_z(query: Query) -> tuple[BestLogits, LogZ]:
-    """Return the k best ids of all V without edits, and their log Z from the same pass."""
-    exact = cast(ExactHead, EXACT.source(query.index))
-    ids, logits, log_z = exact.best_with_log_z(query.hidden, query.k, query.scale)
-    rows = len(ids)
-    scanned = np.full(rows, query.index.vocab_size, np.int32)
-    provenance = Provenance(np.ones(rows, np.bool_), scanned, np.zeros(rows, np.bool_))
-    return BestLogits(ids, logits, provenance), LogZ(log_z, query.scale)
+def estimating(query: Query) -> Head:
+    """Return the answering head if it estimates log Z, else the exact one."""
+    return query.head if query.head.estimates_log_z else EXACT.source(query.index)
+
+
+def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
+    """Return the k best ids of all V without edits, and their log Z, by one call of `head`."""
+    best = head.best_with_log_z(query.hidden, query.k, query.scale)
+    provenance = Provenance(*best[4:], head.max_error)
+    estimated = bool((best.log_z[:, LOW] == -inf).any())
+    log_z = LogZ(best.log_z, query.scale, not estimated, best.errors if estimated else None)
+    return BestLogits(best.ids, best.logits, provenance), log_z
 
 
 def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:
@@ -297,12 +312,11 @@ def _seeds(hidden: Float32) -> UInt64:
     return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))
 
 
-CANDIDATES, SAMPLED, SKETCH, EXACT = _Candidates(), _Sampled(), _Sketch(), _Exact()
+CANDIDATES, APPROXIMATE, SAMPLED = _Candidates(), _Approximate(), _Sampled()
+SKETCH, EXACT = _Sketch(), _Exact()
 NORMALIZERS: Mapping[str, Normalizer] = {
-    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, SKETCH, EXACT)
+    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, SKETCH, EXACT, APPROXIMATE)
 }
-# Of `beam_step`: an interval rarely decides the order of beams.
-STEPPING = EXACT.name
 
 
 def find_normalizer(name: str) -> Normalizer:
@@ -311,6 +325,14 @@ def find_normalizer(name: str) -> Normalizer:
         return NORMALIZERS[name]
     except KeyError:
         raise InvalidRequest("normalizer", name, ", ".join(NORMALIZERS)) from None
+
+
+def stepping_normalizer(head: Head) -> str:
+    """Return the default normalizer of `beam_step`: an interval rarely decides the order.
+
+    A head that promises its ids gets one that keeps the promise.
+    """
+    return (APPROXIMATE if head.estimates_log_z and head.max_error == 1.0 else EXACT).name
 
 
 def default_normalizer(index: Index) -> str:

@@ -350,11 +350,12 @@ def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
 
 def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
     """Return `_best` of the head `exact`, and log Z of all ids at the query's temperature."""
-    query = query._replace(head=EXACT.source(query.index))
+    exact = EXACT.source(query.index)
     if query.edits is not None:
+        query = query._replace(head=exact)
         return *_best(query, most), quick_log_z(query)
     k = min(most, query.index.vocab_size)
-    best, log_z = best_with_log_z(query._replace(k=k))
+    best, log_z = best_with_log_z(query._replace(k=k), exact)
     return best, np.full(len(best.ids), k), log_z
 
 

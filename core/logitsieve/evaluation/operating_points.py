@@ -6,7 +6,7 @@ met by its lower 95 % confidence bound, so luck on few contexts is no advantage.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from logitsieve.api.keywords import KnobValues
@@ -33,6 +33,8 @@ class OperatingPoint:
     us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
     mass_kept: float
     candidates: Mapping[int, float]  # B -> rows of W computed a row, of the same B
+    step_low: float = 0.0  # the lower 95 % bound of right pairs in beam steps; 0: not measured
+    step_us: Mapping[int, float] = field(default_factory=dict)  # B -> microseconds a row of a step
 
     @property
     def proven(self) -> bool:
@@ -43,6 +45,9 @@ class OperatingPoint:
 
     def candidates_at(self, rows: int) -> float:
         return self.candidates[nearest(sorted(self.candidates), rows)]
+
+    def step_us_at(self, rows: int) -> float:
+        return self.step_us[nearest(sorted(self.step_us), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
@@ -75,6 +80,8 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
         us_per_row={entry["rows"]: entry["us_per_row"] for entry in entries},
         mass_kept=one["mass_kept"],
         candidates={entry["rows"]: entry["candidates"] for entry in entries},
+        step_low=one.get("steps", {}).get("low", 0.0),
+        step_us={e["rows"]: e["steps"]["us_per_row"] for e in entries if "steps" in e},
     )
 
 

@@ -1,7 +1,8 @@
-"""Time a head's public `topk`, and name the processor."""
+"""Time a head's public methods, and name the processor."""
 
 import platform
 import statistics
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
@@ -28,6 +29,18 @@ class Timed(Protocol):
 def us_per_row(
     head: Timed, hidden: Float32, k: int, batch: int, calls: int = CALLS, limit_ns: int = LIMIT_NS
 ) -> float:
+    """Return microseconds a row of a head's `topk`: see `least_us`."""
+    head.warm()
+    return least_us(lambda rows: head.topk(rows, k), hidden, batch, calls, limit_ns)
+
+
+def least_us(
+    call: Callable[[Float32], object],
+    hidden: Float32,
+    batch: int,
+    calls: int = CALLS,
+    limit_ns: int = LIMIT_NS,
+) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
 
     A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows only
@@ -38,14 +51,13 @@ def us_per_row(
         hidden = np.resize(hidden, (batch, hidden.shape[1]))
     batches = [hidden[start : start + batch] for start in range(0, len(hidden) - batch + 1, batch)]
     batches = batches[:: -(-len(batches) // max(1, calls // REPEATS))]
-    head.warm()
-    head.topk(batches[0], k)
+    call(batches[0])
     least: dict[int, int] = {}
     done = spent = 0
     while done < calls and (done < LEAST_CALLS or spent < limit_ns):
         number = done % len(batches)
         start = perf_counter_ns()
-        head.topk(batches[number], k)
+        call(batches[number])
         took = perf_counter_ns() - start
         least[number] = min(took, least.get(number, took))
         done, spent = done + 1, spent + took

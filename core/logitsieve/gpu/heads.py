@@ -51,8 +51,8 @@ class GpuExact(AllRows, ExactHead):
     ) -> Float64:
         return self.log_z(hidden, scale, edits)
 
-    def best_with_log_z(
-        self, hidden: Float32, k: int, scale: float = 1.0
+    def _pass(
+        self, hidden: Float32, k: int, scale: float, edits: Edits
     ) -> tuple[Int32, Float64, Float64]:
         with self.uploaded(hidden) as rows:
             found, log_z = self.find_all(rows, k, True), self._log_z(rows, scale)
@@ -149,6 +149,7 @@ class GpuScreen(DeviceHead, ScreenHead):
 
     def _prepare(self) -> None:
         super()._prepare()
+        self.estimates_log_z = False
         self._lists = DeviceLists.of(self._arrays, self.matrix.device)
 
     @property

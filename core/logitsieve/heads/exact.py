@@ -15,7 +15,6 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
-from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.topk.descriptor import LARGEST_NORM, UNIT32
 from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
@@ -82,31 +81,13 @@ class ExactHead(Head):
         self, hidden: Float32, scale: float = 1.0, edits: Edits | None = None
     ) -> Float64:
         """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
-        return self._quick(hidden, 0, scale, edits or no_edits(len(hidden)))[2]
+        return self._pass(hidden, 0, scale, edits or no_edits(len(hidden)))[2]
 
     def quick_slack(self, hidden: Float32) -> Float64:
         """Estimate the error of a float32 dot, [B] nats."""
         largest = self._softmax.descriptor[LARGEST_NORM].view(np.float64)
         norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
-
-    def best_with_log_z(
-        self, hidden: Float32, k: int, scale: float = 1.0
-    ) -> tuple[Int32, Float64, Float64]:
-        """Return the k best ids, their exact logits [B, k], and `quick_log_z`, in one pass."""
-        return self._quick(hidden, k, scale, no_edits(len(hidden)))
-
-    def _quick(
-        self, hidden: Float32, k: int, scale: float, edits: Edits
-    ) -> tuple[Int32, Float64, Float64]:
-        rows = len(hidden)
-        ids, logits = np.empty((rows, k), np.int32), np.empty((rows, k))
-        log_z = np.empty((rows, FIELDS))
-        fill = partial(
-            quick_log_z.entry(), self._address, hidden, scale, *edits, ids, logits, log_z
-        )
-        refuse_first(run_slices(fill, rows, self._threads))
-        return ids, logits, log_z
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
         """Draw for each row of hidden [B, D], with log Z to 1e-12: below any `width`."""

@@ -4,11 +4,17 @@ Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen for Fast Softmax Inference o
 Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t (section 3).
 """
 
-from logitsieve.api.results import Int64
-from logitsieve.heads._base.head import Knob, by_knob, require_part
-from logitsieve.heads._base.kernel_head import ClusteredHead
+from functools import partial
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Int32, Int64
+from logitsieve.heads._base.head import Knob, by_knob, refuse_first, require_part
+from logitsieve.heads._base.kernel_head import BestWithLogZ, ClusteredHead, empty_best
 from logitsieve.heads._base.spec import PartSpec, TensorSpec, no_empty_lists, no_id_twice
 from logitsieve.heads.sketch import SKETCH
+from logitsieve.kernels.pool import run_slices
+from logitsieve.kernels.screen.screen_topk import screen_log_z, screen_routes
 from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
 
@@ -28,6 +34,9 @@ class ScreenHead(ClusteredHead):
             "reaches": TensorSpec("float32", ("C",), "factors", optional=True),
             "offsets": TensorSpec("int32", ("C+1",), "offsets", "S"),
             "ids": TensorSpec("int32", ("S",), "ids", "V"),
+            "outside_rows": TensorSpec("float32", ("C", "D"), optional=True),
+            "outside_biases": TensorSpec("float32", ("C",), optional=True),
+            "outside_spreads": TensorSpec("float32", ("C",), "factors", optional=True),
         },
         structure=no_empty_lists,
         values=no_id_twice,
@@ -45,6 +54,14 @@ class ScreenHead(ClusteredHead):
             whole=False,
             tried=(-1.0, 0.4, 0.6, 0.8),
         ),
+        log_z_error=Knob(
+            help="rows with a larger standard error of log Z (nats) go to the fallback: beam steps",
+            default=0.02,
+            low=0.0,
+            high=1.0,
+            whole=False,
+            tried=(0.01, 0.02, 0.05),
+        ),
         prescreen=Knob(
             help="1: bound candidates by the sketch before computing any; pays where D is large",
             default=0,
@@ -57,6 +74,34 @@ class ScreenHead(ClusteredHead):
         probes=lambda arrays, _: len(arrays["centroids"]),
         prescreen=lambda arrays, _: int("sketch.fine" in arrays and "sketch.middle" not in arrays),
     )
+
+    def _prepare(self) -> None:
+        self.estimates_log_z = "outside_rows" in self._arrays
+
+    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+        """Estimate log Z by the best cluster: the logits of its list, and a fit of all others.
+
+        log of their sum is outside_rows[c] . h + outside_biases[c]. Not in the paper.
+        """
+        if not self.estimates_log_z or scale != 1.0:
+            return super().best_with_log_z(hidden, k, scale)
+        rows = len(hidden)
+        best = empty_best(rows, k)
+        fill = partial(screen_log_z.entry(), self._address, hidden, *best[:4], best.scanned)
+        refuse_first(run_slices(fill, rows, self._threads))
+        if (rest := np.flatnonzero(best.scanned < 0)).size:
+            assert self._fallback
+            found = self._fallback.best_with_log_z(hidden[rest], k)
+            for mine, theirs in zip(best, found, strict=True):
+                mine[rest] = theirs
+            best.fallback[rest] = True
+        return best
+
+    def clusters(self, hidden: Float32) -> Int32:
+        """Return the best cluster of each row of hidden [B, D]; C for an escalated one."""
+        one, clusters = self.with_knobs(probes=1), np.empty((len(hidden), 1), np.int32)
+        refuse_first([screen_routes(one._address, hidden, clusters)])
+        return clusters[:, 0]
 
     def _sketch(self) -> Int64 | None:
         if not self.knobs["prescreen"]:

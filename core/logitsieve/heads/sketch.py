@@ -31,7 +31,7 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import ANY_ROWS, Head
+from logitsieve.heads._base.kernel_head import ANY_ROWS, BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
@@ -43,8 +43,10 @@ from logitsieve.kernels.sketch.certified_topk import (
     certified_bounds,
     certified_candidates,
     certified_topk,
+    sketch_log_z,
 )
 from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, STEP, TAIL_QUANTUM
+from logitsieve.kernels.sketch.sieve import FIRST_ROWS
 from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
@@ -168,6 +170,7 @@ class SketchHead(Head):
 
     def _apply_knobs(self) -> None:
         self.max_error = self.knobs["max_error"]
+        self.estimates_log_z = self._levels and not self.proves
         self.most_rows = MAX_LEVEL_ROWS if self.proves and self._levels else ANY_ROWS
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.max_error)
         self._describe(descriptor, self._arrays["coarse"].nbytes)
@@ -176,6 +179,20 @@ class SketchHead(Head):
         if rows > self.most_rows:
             return self._exact.topk(hidden, k)
         return super()._answer_checked(hidden, rows, k)
+
+    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+        """Estimate log Z from the exact logits of the rows computed, and the codes of all others.
+
+        By `certified`, and for a k of most of V, it is proven from all logits.
+        """
+        few = 2 * FIRST_ROWS * k <= self._vocab_size
+        if not (self.estimates_log_z and few) or scale != 1.0:
+            return super().best_with_log_z(hidden, k, scale)
+        rows = len(hidden)
+        best = empty_best(rows, k)
+        fill = partial(sketch_log_z.entry(), self._address, hidden, *best[:4], best.scanned)
+        refuse_first(run_slices(fill, rows, self._threads))
+        return best
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""

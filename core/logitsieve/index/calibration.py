@@ -24,6 +24,9 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
     if "contexts" in calibration:  # earlier builders wrote none
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
+    for number, point in enumerate(points):
+        if "steps" in point:  # of heads that estimate log Z, and of `exact`
+            _check(_STEPS, f"calibration.points[{number}].steps", point["steps"])
     if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'exact' at 1 row a call is missing")
 
@@ -101,6 +104,9 @@ _POINT = {
     "candidates": _NUMBER,
     "mass_kept": _NUMBER,
 }
+_STEPS = {
+    "mean": _SHARE, "low": _SHARE, "same": _SHARE, "log_z_error": _NUMBER, "us_per_row": _POSITIVE
+}  # fmt: skip
 _CALIBRATION = {"machine": {_TEXT: _TEXT, "cpu": _TEXT}, "heldout_rows": _COUNT, "points": [_POINT]}
 
 

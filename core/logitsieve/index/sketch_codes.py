@@ -69,7 +69,7 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     of_groups = numbers_of({**sketch, **taken})
     numbers = [kind[np.arange(len(places)), lanes].astype(np.float64) for kind in of_groups]
     codes = _coarse(sketch, places, F)
-    yield Coding("coarse", codes, *numbers[:2], *limits[:2])
+    yield Coding("coarse", codes, numbers[0], numbers[1], *limits[:2])
     size = LANES * widths.padded // 8
     planes = taken["first"], taken["middle"], taken["fine"]
     one, two, three, four = (

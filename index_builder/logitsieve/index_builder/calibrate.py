@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from typing import Any
 
 from logitsieve.api.results import Float32
@@ -15,11 +16,14 @@ from logitsieve.evaluation.precision import Each, in_turn
 from logitsieve.evaluation.timing import BATCHES, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
+from logitsieve.index_builder.beam_steps import StepJudge, Steps, step_us
 from logitsieve.index_builder.contexts import Contexts
 from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
 JUDGED_ROWS = 256
+STEP_ROWS = 250  # of a block of beam steps
+STEP_PRODUCTS = 1 << 37  # multiplications with W to judge beam steps
 JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
 LIBRARIES = ("logitsieve", "numpy", "numba", "faiss-cpu")
 
@@ -47,7 +51,7 @@ class Bench:
                     done += len(block)
                     progress("judge", done, heldout.rows)
 
-        self._exact = exact
+        self._exact: Head = exact
         self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size), each)
         self._hidden = heldout.sample(TIMED_ROWS)
         self._k = min(TIMED_K, vocab_size)
@@ -78,15 +82,28 @@ class Bench:
             "max_error": head.max_error,
         }
         read = judged.scanned[timed]
+        steps = None
+        if head.name == "exact" or head.estimates_log_z:
+            steps = self._steps.judge(head)
         return [
             {
                 **point,
                 "rows": batch,
                 "us_per_row": us,
                 "candidates": self._vocab_size if _is_exact(head, batch) else read,
+                **({"steps": self._step(head, steps, batch)} if steps else {}),
             }
             for batch, us in times.items()
         ]
+
+    @cached_property
+    def _steps(self) -> StepJudge:
+        most = max(1, STEP_PRODUCTS // (self._vocab_size * self._heldout.dim))
+        stride = -(-self._heldout.rows // most)
+        return StepJudge(self._exact, islice(self._heldout.blocks(STEP_ROWS), 0, None, stride))
+
+    def _step(self, head: Head, steps: Steps, batch: int) -> Entry:
+        return {**steps._asdict(), "us_per_row": step_us(head, self._hidden, batch)}
 
     def calibration(self, points: list[Entry]) -> dict[str, Any]:
         return {

@@ -25,6 +25,7 @@ class Normalizer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NORMALIZER_SAMPLED: _ClassVar[Normalizer]
     NORMALIZER_SKETCH: _ClassVar[Normalizer]
     NORMALIZER_EXACT: _ClassVar[Normalizer]
+    NORMALIZER_APPROXIMATE: _ClassVar[Normalizer]
 
 class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -46,6 +47,7 @@ NORMALIZER_LOWRANK: Normalizer
 NORMALIZER_SAMPLED: Normalizer
 NORMALIZER_SKETCH: Normalizer
 NORMALIZER_EXACT: Normalizer
+NORMALIZER_APPROXIMATE: Normalizer
 STATE_UNSPECIFIED: State
 STATE_LOADING: State
 STATE_AVAILABLE: State

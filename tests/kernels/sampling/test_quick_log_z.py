@@ -57,7 +57,7 @@ def test_a_row_that_is_not_finite_is_refused() -> None:
 def test_the_best_rows_of_the_same_pass(kind: str, seed: int, most: int) -> None:
     head, hidden, logits = made(kind, seed)
     k = min(most, logits.shape[1])
-    ids, values, log_z = head.best_with_log_z(hidden, k)
+    ids, values, log_z, *_ = head.best_with_log_z(hidden, k)
     np.testing.assert_array_equal(ids, best(logits, k))
     np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
     np.testing.assert_array_equal(log_z, head.quick_log_z(hidden))
@@ -70,7 +70,7 @@ def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
     order = np.argsort(softmax.weight @ hidden[0] * (1 if rising else -1))
     head = ExactHead(Softmax(softmax.weight[order].copy(), softmax.bias[order].copy()))
     logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
-    ids, _, found = head.best_with_log_z(hidden, 3)
+    ids, _, found, *_ = head.best_with_log_z(hidden, 3)
     _, _, low, high = found.T
     wanted = logits.max(axis=1) + true_rest(logits, 1.0)
     assert ((low <= wanted) & (wanted <= high) & (high - low < 1e-5)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float64
-from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads import ExactHead, SketchHead, Softmax
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import solve
@@ -33,9 +33,11 @@ from logitsieve.kernels.sketch.encode_query import (
 from logitsieve.kernels.sketch.levels import uppers_by_lengths
 from logitsieve.kernels.sketch.sketch import sketch_at, sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
+from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE
 from tests.oracle import logits64
 from tests.synthetic import (
     basis_of,
+    certified_arrays,
     make_hidden,
     make_softmax,
     matrix_of,
@@ -194,3 +196,24 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     for max_error, most in ((1e-3, 30), (1e-15, 50)):
         top = head.with_knobs(max_error=max_error).topk(hidden, 1)
         assert top.scanned.max() <= most
+
+
+@pytest.mark.parametrize("vocab_size", [1024, 1021, 3001])
+@pytest.mark.parametrize("k", [1, 10])
+def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int) -> None:
+    softmax = make_softmax(vocab_size, 192, scale=2)
+    arrays, hidden = certified_arrays(softmax, 16), make_hidden(40, 192, scale=0.6)
+    true = ExactHead(softmax).best_with_log_z(hidden, k)
+    for max_error in (1e-15, 1e-3):
+        head = SketchHead(softmax, arrays, knobs={"max_error": max_error})
+        found = head.best_with_log_z(hidden, k)
+        np.testing.assert_array_equal(found.ids, true.ids)
+        np.testing.assert_array_equal(found.logits, true.logits)
+        off = found.log_z[:, VALUE] - true.log_z[:, VALUE]
+        assert np.abs(off).max() < 0.25
+        assert np.sqrt((off**2).mean()) < 0.08
+        assert (found.errors >= 0).all()
+        assert found.errors.any()
+        assert not found.exact.any()
+        assert (found.log_z[:, [LOW, HIGH]] == [-np.inf, np.inf]).all()
+        assert found.scanned.mean() < vocab_size / 2

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from logitsieve.api.results import (
     Bool,
     Candidates,
     Float32,
+    Float64,
     Int32,
     Int64,
     TopK,
@@ -25,9 +26,11 @@ from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
     INT32,
+    Edits,
     Knob,
     Softmax,
     checked_knobs,
+    no_edits,
     ready_request,
     refuse_first,
     refuse_row,
@@ -36,11 +39,13 @@ from logitsieve.heads._base.head import (
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.compile import Kernel
 from logitsieve.kernels.pool import ROWS_A_SLICE, run_all, run_slices
+from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
 from logitsieve.kernels.topk.descriptor import shares_of
 from logitsieve.kernels.topk.entry import Enter, never, topk_entry
 from logitsieve.kernels.topk.exact_topk import listed_topk
+from logitsieve.kernels.topk.merge import FIELDS
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
 SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
@@ -51,6 +56,27 @@ _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
 # By knob, the largest value of use to an index's arrays, such as the number of clusters.
 Limits = Mapping[str, Callable[[Arrays, Softmax], float]]
+
+
+class BestWithLogZ(NamedTuple):
+    """The best rows and log Z of B rows of hidden."""
+
+    ids: Int32  # [B, K]
+    logits: Float64  # [B, K] exact
+    log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py
+    errors: Float64  # [B] standard errors of log Z; 0 with proven bounds
+    exact: Bool  # [B] ids
+    scanned: Int32  # [B]
+    fallback: Bool  # [B]
+
+
+def empty_best(rows: int, k: int) -> BestWithLogZ:
+    """Return arrays to fill, of an estimate that proves nothing."""
+    return BestWithLogZ(
+        _empty((rows, k), INT32), _empty((rows, k)), _empty((rows, FIELDS)), _empty(rows),
+        _zeros(rows, BOOL), _empty(rows, INT32), _zeros(rows, BOOL),
+    )  # fmt: skip
+
 
 # (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
 # scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
@@ -75,6 +101,7 @@ class Head(ABC):
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
     quick_best: bool = False  # draws take less time by its best ids than by all logits or bounds
+    estimates_log_z: bool = False  # without a pass over W
 
     _kernel: TopKernel
 
@@ -133,6 +160,10 @@ class Head(ABC):
         if cls.part:
             require_part(cls.part, arrays, softmax)
         return cls(softmax, arrays, **options)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
 
     def with_knobs(self, **knobs: float) -> Self:
         """Return the head at another operating point; InvalidKnob if unknown or out of range."""
@@ -223,11 +254,35 @@ class Head(ABC):
         assert self._fallback
         return replace_rows(listed, short, self._fallback.candidates(hidden[short], k))
 
+    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+        """Return the k best rows for each row of hidden [B, D], and log Z of all e^{scale x}.
+
+        By one pass over W, with proven bounds, unless the head `estimates_log_z` at a scale of 1.
+        """
+        rows = len(hidden)
+        ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows))
+        scanned = np.full(rows, self._vocab_size, INT32)
+        return BestWithLogZ(
+            ids, logits, log_z, _zeros(rows), np.ones(rows, BOOL), scanned, _zeros(rows, BOOL)
+        )
+
+    def _pass(
+        self, hidden: Float32, k: int, scale: float, edits: Edits
+    ) -> tuple[Int32, Float64, Float64]:
+        rows = len(hidden)
+        ids, logits, log_z = _empty((rows, k), INT32), _empty((rows, k)), _empty((rows, FIELDS))
+        fill = partial(
+            quick_log_z.entry(), self._softmax.address, hidden, scale, *edits, ids, logits, log_z
+        )
+        refuse_first(run_slices(fill, rows, self._threads))
+        return ids, logits, log_z
+
     def warm(self) -> None:
         """Call each kernel once, which compiles it."""
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
+        self.best_with_log_z(zeros, 1)
 
 
 class ListingHead(Head):
@@ -274,7 +329,13 @@ class ClusteredHead(ListingHead):
         self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
         least = self.knobs.get("escalate", -1.0)
         descriptor, self._described = screen_descriptor(
-            self._softmax.descriptor, arrays, probes, self.disjoint, least, self._sketch()
+            self._softmax.descriptor,
+            arrays,
+            probes,
+            self.disjoint,
+            least,
+            self._sketch(),
+            self.knobs.get("log_z_error", np.inf),
         )
         self._describe(descriptor)
 

@@ -62,11 +62,15 @@ CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 # Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
 # (0: none), their scales, and the largest error. Whether an id may be in two lists. The least
 # cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
-# which a row gets list C. The descriptor of a sketch (0: none).
+# which a row gets list C. The descriptor of a sketch (0: none). OUTSIDE: a matrix of a row for each
+# cluster, or none, whose dot with a context estimates the log of the sum of e^logit outside the
+# list; the spreads of these estimates float32 [C], and the largest error of log Z.
 (
-    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH,
-) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
-SCREEN_FIELDS = 2 * MATRIX_FIELDS + 10
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH, SPREADS,
+    MOST_ERROR,
+) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 12)  # fmt: skip
+OUTSIDE = 2 * MATRIX_FIELDS + 12
+SCREEN_FIELDS = OUTSIDE + MATRIX_FIELDS
 
 # Proven to be enough by proofs/route.py.
 LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
@@ -86,16 +90,19 @@ def screen_descriptor(
     disjoint: bool,
     escalate: float,
     sketch: Int64 | None,
+    most_error: float = np.inf,
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
     It has `centroids`, `offsets` and `ids`. With `biases` [C] centroids are not approximated by
     int8. `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate`
     (times its `reaches` [C]) get no candidates. Lists are scanned through a `sketch`, if not None.
+    log Z needs `outside_rows` [C, D], `outside_biases` and `outside_spreads` [C]; errors beyond
+    `most_error` are left to others.
     """
     centroids, offsets = arrays["centroids"], arrays["offsets"]
     bias = arrays.get("biases", np.zeros(len(centroids), np.float32))
-    fields = {
+    fields: dict[int, np.ndarray | float] = {
         OFFSETS: np.append(offsets, offsets[-1]),
         IDS: arrays["ids"],
         PROBES: probes,
@@ -111,8 +118,14 @@ def screen_descriptor(
     descriptor = np.zeros(SCREEN_FIELDS, np.int64)
     descriptor[:CENTROIDS] = softmax_descriptor
     descriptor[CENTROIDS : 2 * MATRIX_FIELDS] = matrix_descriptor(centroids, bias)
-    arrays = [centroids, bias, *(v for v in fields.values() if isinstance(v, np.ndarray))]
-    return fill_fields(descriptor, fields), arrays
+    held = [centroids, bias]
+    if "outside_rows" in arrays:
+        outside = arrays["outside_rows"], arrays["outside_biases"]
+        descriptor[OUTSIDE:] = matrix_descriptor(*outside)
+        fields |= {SPREADS: arrays["outside_spreads"], MOST_ERROR: float(most_error)}
+        held += outside
+    held += (value for value in fields.values() if isinstance(value, np.ndarray))
+    return fill_fields(descriptor, fields), held
 
 
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
@@ -219,15 +232,20 @@ def route_queries(descriptor, routes, count):
         _escalate(descriptor, routes, count)
 
 
+@inline
+def best_place(routes, q):
+    best = q * routes.limit
+    for place in range(best + 1, (q + 1) * routes.limit):
+        if routes.values[place] > routes.values[best]:
+            best = place
+    return best
+
+
 @inline_once
 def _escalate(descriptor, routes, count):
     norms, least = float64_pointer(descriptor[NORMS]), number_at(descriptor, ESCALATE)
     for q in range(count):
-        first = q * routes.limit
-        best = first
-        for place in range(first + 1, first + routes.limit):
-            if routes.values[place] > routes.values[best]:
-                best = place
+        first, best = q * routes.limit, best_place(routes, q)
         length = routes.states[STATE * q + NORM] * norms[routes.kept[best]]
         if routes.values[best] < least * length:
             for place in range(first, first + routes.limit):

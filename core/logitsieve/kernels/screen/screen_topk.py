@@ -5,6 +5,7 @@ dropped only if k others of the list are proven to be better.
 """
 
 from collections import namedtuple
+from math import exp, log, log1p
 
 import numpy as np
 
@@ -12,10 +13,14 @@ from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.screen.route import (
     CENTROIDS,
     IDS,
+    MOST_ERROR,
     OFFSETS,
+    OUTSIDE,
     PROBES,
     SHARED,
     SKETCH,
+    SPREADS,
+    best_place,
     route_queries,
 )
 from logitsieve.kernels.simd.dots import four_of, padded, row_of
@@ -23,6 +28,7 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
     as_float64,
     as_int32,
+    float32_pointer,
     int32_pointer,
     int64_pointer,
     keep_alive,
@@ -35,13 +41,18 @@ from logitsieve.kernels.sketch.bounds import refine
 from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, matrix_at
+from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at, number_at
+from logitsieve.kernels.topk.heap import sort_best_first
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
+    MOST,
     NORM,
     SIZE,
     STATE,
+    SUMMED,
+    TOTAL,
     Queries,
     at_once,
     begin_block,
@@ -70,11 +81,26 @@ def lists_length(lists, clusters, probes):
     return total
 
 
+@inline
+def best_cluster(routes, q):
+    return np.int64(routes.kept[best_place(routes, q)])
+
+
+@inline
+def _sum_own(routes, queries, q, cluster, sums):
+    """Add the list of `cluster` to the sum of query q if it is its best one."""
+    if sums:
+        own = best_cluster(routes, q) == cluster
+        queries.states[STATE * q + SUMMED] = 1.0 if own else 0.0
+
+
 @inline_once
-def scan_lists(matrix, lists, routes, queries, count):
+def scan_lists(matrix, lists, routes, queries, count, sums):
     for q in range(count):
         for p in range(routes.limit):
-            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
+            cluster = np.int64(routes.kept[q * routes.limit + p])
+            first, last = ends_of(lists, cluster)
+            _sum_own(routes, queries, q, cluster, sums)
             scan_one(matrix, LISTED, lists.ids, first, last, queries, q)
 
 
@@ -114,7 +140,7 @@ def scan_prescreened(sketch, lists, routes, queries, count, scanned):
 
 
 @inline_once
-def scan_grouped(descriptor, lists, routes, queries, count, scratch):
+def scan_grouped(descriptor, lists, routes, queries, count, scratch, sums):
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
     ends = scratch  # of the lists and of the empty one
     order = shift(scratch, clusters + 2)
@@ -122,6 +148,8 @@ def scan_grouped(descriptor, lists, routes, queries, count, scratch):
     for cluster in range(clusters):
         end = np.int64(ends[cluster])
         first, last = ends_of(lists, cluster)
+        for i in range(begin, end):
+            _sum_own(routes, queries, np.int64(order[i]), cluster, sums)
         for i in range(begin, end, 4):
             i0, i1, i2, i3, few = four_of(i, end)
             q0, q1, q2, q3 = (
@@ -161,57 +189,125 @@ def _logits_size(descriptor):
     return max(LOGITS, routing)
 
 
+@inline
+def _scratch_sizes(descriptor, rows, limit):
+    """Return queries at once, and float64 values: of each, of logits, and of `scan_grouped`."""
+    each = query_size(descriptor[DIM], limit) + 2 * descriptor[PROBES]
+    block, grouped = at_once(rows, each), 0
+    if block >= LEAST_GROUPED:  # int32: ends of lists, and an order
+        grouped = (descriptor[CENTROIDS + ROWS] + 2 + block * descriptor[PROBES]) // 2 + 1
+    return block, each, _logits_size(descriptor), grouped
+
+
+@inline_once
+def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, sketched, scanned, sums):
+    """Answer `count` rows of hidden from `first` on; return their queries and a refused row, or -1.
+
+    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed.
+    """
+    block, _, logits_size, _ = sizes
+    probes, limit = descriptor[PROBES], ids.shape[1]
+    shared = probes > 1 and descriptor[SHARED] != 0
+    queries, bad = begin_block(
+        descriptor, scratch, block, pointer(hidden), pointer(ids), first, count, limit, shared
+    )
+    size = block * query_size(descriptor[DIM], limit) + logits_size
+    route_values = shift(scratch, size)
+    routes = Queries(
+        queries.hidden, queries.wide, queries.codes, queries.states, route_values,
+        as_int32(shift(route_values, block * probes)), queries.logits, probes, False,
+    )  # fmt: skip
+    if bad >= 0:
+        return queries, routes, bad
+    lists = ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
+    route_queries(descriptor, routes, count)
+    empty_heaps(descriptor, 0, queries, count)
+    if sketched:
+        sketch = int64_pointer(descriptor[SKETCH])
+        scan_prescreened(sketch, lists, routes, queries, count, scanned)
+        return queries, routes, bad
+    if count < LEAST_GROUPED:
+        scan_lists(matrix_at(descriptor, 0), lists, routes, queries, count, sums)
+    else:
+        grouping = as_int32(shift(route_values, 2 * block * probes))
+        scan_grouped(descriptor, lists, routes, queries, count, grouping, sums)
+    for q in range(count):
+        scanned[q] = lists_length(lists, shift(routes.kept, q * probes), probes)
+    return queries, routes, bad
+
+
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B], which is -1 with fewer than K candidates.
 
     Returns the number of such rows, or -1 - r if row r is refused.
     """
-    descriptor = int64_pointer(address)
-    limit, dim, probes = ids.shape[1], hidden.shape[1], descriptor[PROBES]
-    each = query_size(dim, limit) + 2 * probes
-    block, logits_size = at_once(stop - start, each), _logits_size(descriptor)
-    grouped = 0  # for `scan_grouped`, int32: ends of lists, and an order
-    if block >= LEAST_GROUPED:
-        grouped = (descriptor[CENTROIDS + ROWS] + 2 + block * probes) // 2 + 1
+    descriptor, limit = int64_pointer(address), ids.shape[1]
+    sizes, unfilled = _scratch_sizes(descriptor, stop - start, limit), 0
+    block, each, logits_size, grouped = sizes
     scratch = np.empty(block * each + logits_size + grouped, np.float64)
-    route_values = shift(pointer(scratch), block * query_size(dim, limit) + logits_size)
-    routed = as_int32(shift(route_values, block * probes))
-    grouping = as_int32(shift(route_values, 2 * block * probes))
-    lists = ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
-    unfilled = 0
-    shared = probes > 1 and descriptor[SHARED] != 0
+    sketched, sums = descriptor[SKETCH] != 0, False
     for first in range(start, stop, block):
-        count = min(stop - first, block)
-        queries, bad = begin_block(
-            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
-            shared,
-        )  # fmt: skip
+        count, computed = min(stop - first, block), shift(pointer(scanned), first)
+        queries, _, bad = _answer_block(
+            descriptor, pointer(scratch), hidden, ids, first, count, sizes, sketched, computed, sums
+        )
         if bad >= 0:
             unfilled = -1 - bad
             break
-        routes = Queries(
-            queries.hidden, queries.wide, queries.codes, queries.states, route_values, routed,
-            queries.logits, probes, False,
-        )  # fmt: skip
-        route_queries(descriptor, routes, count)
-        empty_heaps(descriptor, 0, queries, count)
-        if descriptor[SKETCH] != 0:
-            sketch, computed = int64_pointer(descriptor[SKETCH]), shift(pointer(scanned), first)
-            scan_prescreened(sketch, lists, routes, queries, count, computed)
-        elif count < LEAST_GROUPED:
-            scan_lists(matrix_at(descriptor, 0), lists, routes, queries, count)
-        else:
-            scan_grouped(descriptor, lists, routes, queries, count, grouping)
         for q in range(count):
             size = write_answers(queries, q, row_of(pointer(logits), first, limit))
             if size < limit:
-                scanned[first + q] = -1
-            elif descriptor[SKETCH] == 0:
-                scanned[first + q] = lists_length(lists, shift(routes.kept, q * probes), probes)
+                computed[q] = -1
             unfilled += size < limit
     keep_alive(scratch)
     return unfilled
+
+
+@kernel(
+    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
+    " int32[::1], int64, int64)"
+)
+def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
+    """Like `screen_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
+
+    log Z is that of the best cluster's list and of the cluster's estimate for all other rows. A row
+    with an error above the descriptor's gets -1, too. Returns -1 or the first refused row.
+    """
+    descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
+    sizes = _scratch_sizes(descriptor, stop - start, limit)
+    block, each, logits_size, grouped = sizes
+    scratch = np.empty(block * each + logits_size + grouped, np.float64)
+    outside, most = matrix_at(descriptor, OUTSIDE), number_at(descriptor, MOST_ERROR)
+    spreads, sketched, sums = float32_pointer(descriptor[SPREADS]), False, True
+    for first in range(start, stop, block):
+        count, computed = min(stop - first, block), shift(pointer(scanned), first)
+        queries, routes, bad = _answer_block(
+            descriptor, pointer(scratch), hidden, ids, first, count, sizes, sketched, computed, sums
+        )
+        if bad >= 0:
+            break
+        for q in range(count):
+            row, state = first + q, shift(queries.states, STATE * q)
+            size, cluster = int(state[SIZE]), best_cluster(routes, q)
+            if size == limit and cluster < outside.rows:
+                wide = row_of(queries.wide, q, padded(descriptor[DIM]))
+                rest = exact_logit(outside, wide, cluster)
+                inside = state[MOST] + log(state[TOTAL])
+                larger = max(inside, rest)
+                value = larger + log1p(exp(min(inside, rest) - larger))
+                fields = row_of(pointer(log_z), row, FIELDS)
+                fields[TOP], fields[VALUE], fields[LOW], fields[HIGH] = 0.0, value, -np.inf, np.inf
+                errors[row] = spreads[cluster] * exp(rest - value)
+            if size < limit or cluster >= outside.rows or not errors[row] <= most:
+                computed[q] = -1
+                continue
+            values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
+            sort_best_first(values, kept, limit)
+            for i in range(limit):
+                logits[row, i] = values[i]
+    keep_alive(scratch)
+    return bad
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1])")

@@ -158,11 +158,11 @@ def base_bounds(scales, bias, query, sums):
 
 
 @inline
-def store_bases(sketch, coded, query, group, end, threshold):
+def store_bases(sketch, coded, query, group, end, threshold, always):
     """Return a bit for each row of four groups before `end` with a bound that reaches `threshold`.
 
-    Bounds are by level 0. If one does, stores `base_of` the groups, for `base_at`; not while rows
-    are refined.
+    Bounds are by level 0. If one does, or `always`, stores `base_of` the groups, for `base_at`; not
+    while rows are refined.
     """
     (g0, g1, g2, g3), sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
     b0, b1 = base_of(sketch, query, g0, sums[0]), base_of(sketch, query, g1, sums[1])
@@ -171,7 +171,7 @@ def store_bases(sketch, coded, query, group, end, threshold):
     reached |= _reached(sketch, query, b1, g1, threshold) << LANES
     reached |= _reached(sketch, query, b2, g2, threshold) << 2 * LANES
     reached |= _reached(sketch, query, b3, g3, threshold) << 3 * LANES
-    if reached != 0:
+    if reached != 0 or always:
         _store_base(coded, 0, b0)
         _store_base(coded, 1, b1)
         _store_base(coded, 2, b2)

@@ -1,8 +1,10 @@
 """Proven top k, candidates and bounds, by the sieve; `address` is the sketch's descriptor."""
 
+from math import log
+
 import numpy as np
 
-from logitsieve.kernels.compile import inline, kernel
+from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import (
     as_int32,
@@ -19,15 +21,23 @@ from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, si
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.descriptor import (
+    DIM,
     ROWS,
     fill_logits,
     matrix_at,
     share_of_rows,
     widen_hidden,
 )
+from logitsieve.kernels.topk.heap import sort_best_first
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
+    MOST,
+    STATE,
+    SUMMED,
+    TOTAL,
+    VARIANCE,
     at_once,
     begin_block,
     query_size,
@@ -35,39 +45,99 @@ from logitsieve.kernels.topk.queries import (
 )
 from logitsieve.kernels.topk.scan import scan_all
 
+OFF_SHARE = 0.0625  # of the mean variance of estimates: the standard error of log Z, as measured
+
+
+@inline_once
+def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, summed):
+    """Find the best of `count` rows of hidden from `first` on.
+
+    Returns their queries, the number of logits computed for each in `done`, and the first refused
+    row, or -1.
+    """
+    limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
+    sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
+    size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
+    queries, bad = begin_block(
+        descriptor, scratch, block, pointer(hidden), pointer(ids), first, count, limit, False
+    )
+    if bad >= 0:
+        return queries, bad
+    for q in range(count):
+        queries.states[STATE * q + SUMMED] = 1.0 if summed else 0.0
+    if groups == 0:
+        scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
+    else:
+        sieve(descriptor, queries, sieving, groups, count, FORGET)
+    for q in range(count):
+        done = sieved_at(descriptor, row_of(sieving, q, size), groups, limit, FORGET).counts[DONE]
+        queries.states[STATE * q + SUMMED] = end - begin if groups == 0 else done
+    return queries, bad
+
+
+@inline
+def _sizes(descriptor, rows, limit):
+    """Return queries at once, the float64 values of each, and the groups that come first."""
+    groups = first_groups(descriptor, limit)
+    sieved = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
+    each = query_size(descriptor[DIM], limit) + sieved
+    return at_once(rows, each), each, groups
+
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
-    descriptor = int64_pointer(address)
-    limit, dim = ids.shape[1], hidden.shape[1]
-    begin, end = share_of_rows(descriptor)
-    groups = first_groups(descriptor, limit)
-    sieved_size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
-    each, status = query_size(dim, limit) + sieved_size, 0
-    block = at_once(stop - start, each)
+    descriptor, limit, status = int64_pointer(address), ids.shape[1], 0
+    block, each, groups = _sizes(descriptor, stop - start, limit)
     scratch = np.empty(block * each + LOGITS, np.float64)
-    sieving = shift(pointer(scratch), block * query_size(dim, limit) + LOGITS)
     for first in range(start, stop, block):
         count = min(stop - first, block)
-        queries, bad = begin_block(
-            descriptor, pointer(scratch), block, pointer(hidden), pointer(ids), first, count, limit,
-            False,
-        )  # fmt: skip
+        queries, bad = _sieve_block(
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, False
+        )
         if bad >= 0:
             status = -1 - bad
             break
-        if groups == 0:
-            scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
-        else:
-            sieve(descriptor, queries, sieving, groups, count, FORGET)
         for q in range(count):
-            own = row_of(sieving, q, sieved_size)
-            done = int(sieved_at(descriptor, own, groups, limit, FORGET).counts[DONE])
-            scanned[first + q] = end - begin if groups == 0 else done
+            scanned[first + q] = int(queries.states[STATE * q + SUMMED])
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return status
+
+
+@kernel(
+    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
+    " int32[::1], int64, int64)"
+)
+def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
+    """Like `certified_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
+
+    log Z is estimated: docs/levels.md. Returns -1 or the first refused row. It needs levels, and
+    K so small that groups come first.
+    """
+    descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
+    block, each, groups = _sizes(descriptor, stop - start, limit)
+    scratch = np.empty(block * each + LOGITS, np.float64)
+    for first in range(start, stop, block):
+        count = min(stop - first, block)
+        queries, bad = _sieve_block(
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, True
+        )
+        if bad >= 0:
+            break
+        for q in range(count):
+            row, state = first + q, shift(queries.states, STATE * q)
+            scanned[row] = int(state[SUMMED])
+            fields = row_of(pointer(log_z), row, FIELDS)
+            fields[TOP], fields[VALUE] = 0.0, state[MOST] + log(state[TOTAL])
+            fields[LOW], fields[HIGH] = -np.inf, np.inf
+            errors[row] = OFF_SHARE * state[VARIANCE] / state[TOTAL]
+            values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
+            sort_best_first(values, kept, limit)
+            for i in range(limit):
+                logits[row, i] = values[i]
+    keep_alive(scratch)
+    return bad
 
 
 @kernel("(int64, float32[:,::1], int64)")

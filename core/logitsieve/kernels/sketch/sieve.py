@@ -9,14 +9,33 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
-from logitsieve.kernels.simd.dots import four_from, row_of
-from logitsieve.kernels.simd.lanes import LANES, load, smaller
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below
+from logitsieve.kernels.simd.dots import four_from, pad_lanes, row_of
+from logitsieve.kernels.simd.exponential import exp_lanes
+from logitsieve.kernels.simd.lanes import (
+    LANES,
+    load,
+    multiply_add,
+    pair_sum,
+    smaller,
+    store,
+    widen,
+    zeros32,
+)
+from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, nowhere, shift, size_of
-from logitsieve.kernels.sketch.bounds import base_at, bound_four, coarse_bounds, refine, store_bases
+from logitsieve.kernels.sketch.bounds import (
+    base_at,
+    bound_four,
+    coarse_bounds,
+    refine,
+    store_bases,
+    uppers_by_lengths,
+)
 from logitsieve.kernels.sketch.encode_query import (
     AT_MOST,
     MARGIN,
+    REST,
+    TAIL_REST,
     coarse_factors,
     coded_at,
     encode_query,
@@ -33,9 +52,13 @@ from logitsieve.kernels.sketch.levels import (
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, SHARE, SHARES, matrix_at
-from logitsieve.kernels.topk.queries import CHUNK, NORM, STATE
+from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TOTAL, VARIANCE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
+# log of e^logit given an estimate, in variances of its error: by level 0, and by others (measured).
+HALF, SHRINK = np.float32(0.5), np.float32(-0.25)
+ONE = np.float32(1)
+NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
 TILE = 64  # groups with codes in the cache for all queries
@@ -129,7 +152,10 @@ def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, 
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
     for four in range(first, last, FOUR):
-        passed, rises = _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed)
+        passed, rises = _pass_levels(
+            sketch, sieved, query, four, last, groups, threshold, passed,
+            shift(queries.states, STATE * q),
+        )  # fmt: skip
         if passed >= CHUNK or rises or (settles and four + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
@@ -161,25 +187,33 @@ def _append_passed(sketch, places, passed, uppers, threshold, group, last):
 
 
 @inline_once
-def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed):
+def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, state):
     """Like `_pass_coarse`, through levels, each read for groups that passed the one before.
 
-    Also returns whether an estimate by the last one reaches the threshold, and so may raise it.
+    Also returns whether an estimate by the last one reaches the threshold, and so may raise it. If
+    the query is summed, e^logit of all other rows is estimated by the last level that was read.
     """
     planes, levels, rises = sieved.coded.planes, query.levels, False
-    reached = store_bases(sketch, sieved.coded, query, four, last, threshold)
-    for group in range(four, min(four + FOUR, last) if reached else four):
+    summed = state[SUMMED] != 0.0
+    reached = store_bases(sketch, sieved.coded, query, four, last, threshold, summed)
+    length, deviation = _deviations(sketch, sieved.coded.factors)
+    total, variance = zeros32(), zeros32()
+    for group in range(four, min(four + FOUR, last) if reached or summed else four):
         mask = reached >> LANES * (group - four) & EVERY_LANE
+        base = base_at(sieved.coded, group - four)
         if mask == 0:
+            if summed:
+                bounds = base[0], uppers_by_lengths(sketch, levels, base, group)
+                added = _estimated(sketch, sieved, group, groups, bounds, length, HALF, state)
+                total, variance = total + added[0], variance + added[1]
             continue
-        base, sums = base_at(sieved.coded, group - four), first_sums(sketch, planes, group)
-        _, upper = first_bounds(sketch, levels, sums, base, group)
-        if group < groups:  # computed rows have bounds of -inf
-            upper = smaller(upper, load(sieved.uppers, group * LANES))
-        mask &= lanes_not_below(upper, threshold)
+        sums = first_sums(sketch, planes, group)
+        estimate, upper = first_bounds(sketch, levels, sums, base, group)
+        known = load(sieved.uppers, group * LANES) if group < groups else upper
+        mask &= lanes_not_below(smaller(upper, known), threshold)  # -inf of computed rows
         if mask != 0:
             sums = middle_sums(sketch, planes, sums, group)
-            _, upper = middle_bounds(sketch, levels, sums, base, group)
+            estimate, upper = middle_bounds(sketch, levels, sums, base, group)
             mask &= lanes_not_below(upper, threshold)
         if mask != 0:
             sums = last_sums(sketch, planes, sums, group)
@@ -188,7 +222,47 @@ def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed):
             mask = first_lanes(mask, sketch.rows - group * LANES)
             rises = rises or mask & lanes_not_below(estimate, threshold) != 0
             passed = append_lanes(sieved.passed, passed, mask, group * LANES)
+        if summed:
+            bounds = estimate, upper
+            added = _estimated(sketch, sieved, group, groups, bounds, deviation, SHRINK, state)
+            left = np.float32(threshold)
+            total += where_below(upper, left, added[0]) if mask != 0 else added[0]
+            variance += where_below(upper, left, added[1]) if mask != 0 else added[1]
+    if summed:
+        state[TOTAL] += pair_sum(widen(total))
+        state[VARIANCE] += pair_sum(widen(variance))
     return passed, rises
+
+
+@inline
+def _deviations(sketch, factors):
+    """Return standard deviations of products of tails over their bounds: by length, by a level."""
+    length = 1.0 / np.sqrt(float(sketch.tail_width))
+    return np.float32(length), np.float32(length * factors[TAIL_REST] / factors[REST])
+
+
+@inline
+def _estimated(sketch, sieved, group, groups, bounds, deviation, half, state):
+    """Return estimates of e^(logit - MOST) of a group, and these times the variances of errors.
+
+    0 if negligible. By level 0 a logit is the estimate and a product of tails; by others an
+    estimate is the logit and an error, of which those that stay here are the smaller (docs).
+    """
+    off = (bounds[1] - bounds[0]) * deviation
+    variance, estimate = off * off, bounds[0]
+    if group < groups:
+        estimate = smaller(estimate, load(sieved.uppers, group * LANES))
+    exponents = multiply_add(variance, half, estimate)
+    exponents = smaller(multiply_add(exponents, ONE, np.float32(-state[MOST])), zeros32())
+    if lanes_not_below(exponents, NEGLIGIBLE) == 0:
+        return zeros32(), zeros32()
+    if sketch.rows - group * LANES < LANES:
+        scratch = sieved.coded.rests
+        store(scratch, 0, exponents)
+        pad_lanes(scratch, sketch.rows - group * LANES)
+        exponents = load(scratch, 0)
+    weights = exp_lanes(exponents)
+    return weights, weights * variance
 
 
 @inline

@@ -7,6 +7,8 @@ among the k best. All others are evaluated by `dot64`: the answer depends on no 
 A chunk's float32 dots come first: a decision would stall those behind it.
 """
 
+from math import exp
+
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
@@ -22,12 +24,14 @@ from logitsieve.kernels.rows.functions import (
 )
 from logitsieve.kernels.rows.products import codes_size
 from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, pad_lanes, padded, row_of
+from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import (
     AVX512,
     LANES,
     cpu_has,
     larger,
     largest_lane,
+    largest_of,
     load,
     prefetch,
     sixteen_floats,
@@ -39,11 +43,15 @@ from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_ro
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import (
     CHUNK,
+    MOST,
     QUERIES_AT_ONCE,
     SIZE,
     SLACK,
     STATE,
+    SUMMED,
     THRESHOLD,
+    TOTAL,
+    VARIANCE,
     codes_of,
 )
 
@@ -97,6 +105,18 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
             mask &= mask - 1
             if place < first + count:
                 decide(matrix, queries, q, int(ids[place]) if listed else place)
+
+
+@inline
+def _add_to_sum(logits, count, state):
+    """Add e^logit of a list's rows, by float32 logits in whole lanes."""
+    largest = float(largest_of(logits, count))
+    if largest > state[MOST]:
+        factor = exp(state[MOST] - largest)
+        state[TOTAL], state[VARIANCE] = state[TOTAL] * factor, state[VARIANCE] * factor
+        state[MOST] = largest
+    if state[MOST] > -np.inf:
+        state[TOTAL] += sum_of_exponentials(logits, count, np.float32(1), np.float32(state[MOST]))
 
 
 @inline
@@ -210,6 +230,8 @@ def scan(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
             pad_lanes(logits, stop - start)
             decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
+            if listed and queries.states[STATE * q + SUMMED] != 0.0:
+                _add_to_sum(logits, stop - start, shift(queries.states, STATE * q))
 
 
 @inline

@@ -35,6 +35,7 @@ from logitsieve.index_builder.screen.cascade import (
     PrecisionGoal,
     ScreenCosts,
 )
+from logitsieve.index_builder.screen.outside import with_outside
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import (
     FittedScreen,
@@ -69,6 +70,7 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
             return trial.us(screen(fitted.result()))
 
         result = Search(inputs, target, costs or costs_of(inputs), us).run().result()
+    result = replace(result, arrays=with_outside(inputs, result.arrays))
     sketch = inputs.fitted[SKETCH].arrays if SKETCH in inputs.fitted else {}
     if "fine" not in sketch or "middle" in sketch:
         return result

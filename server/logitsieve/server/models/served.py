@@ -196,7 +196,7 @@ class Served:
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
-        one_pass = log_z and engine.head == EXACT.name
+        one_pass = log_z and (engine.head == EXACT.name or engine.estimates_log_z)
         if not one_pass and (log_z or engine.normalizer not in SCANNED or request.width < inf):
             us += dense_us
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)

@@ -75,6 +75,8 @@ class ShardedModel:
 
 
 class ShardedPoint(ShardedEngine):
+    estimates_log_z = False
+
     def __init__(
         self, model: ShardedModel, head: str, knobs: KnobValues, normalizer: str, width: float = inf
     ) -> None:

@@ -54,12 +54,10 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
     return to_vector(getattr(message, name), parent + name, dtype)
 
 
-def to_point_request(
-    target: pb.Target, normalizer: str = "", max_error: float | None = None
-) -> PointRequest:
-    """Convert a target, which may override the others. InvalidRequest names the field."""
-    if code := target.normalizer:
-        normalizer = NORMALIZER_NAMES.get(code, str(code))
+def to_point_request(target: pb.Target, max_error: float | None = None) -> PointRequest:
+    """Convert a target, which may override `max_error`. InvalidRequest names the field."""
+    code = target.normalizer
+    normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
     head, knobs, precision = "", dict[str, float](), None
     match target.WhichOneof("point"):
         case "head":

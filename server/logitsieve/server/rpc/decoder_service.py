@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.auto import proving
+from logitsieve.decoding.auto import over_all
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import SHED, TOLD, Call, Metrics
 from logitsieve.server.models.repository import Repository
@@ -56,11 +56,11 @@ class DecoderService:
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
-            asked = to_point_request(target, method.normalizer, self.config.max_error)
+            asked = to_point_request(target, self.config.max_error)
             del request, target  # their bytes have been copied
             expect(call.size + prepared.reply_bytes)
             decoder = served.decoder
-            asked = proving(asked, prepared.over, decoder.auto)
+            asked = over_all(asked, prepared.over, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

@@ -14,7 +14,6 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import BeamOptions, OverAll, SampleOptions
 from logitsieve.api.requests import beams, sampling, score_targets
 from logitsieve.api.results import Float32
-from logitsieve.decoding.normalizers import STEPPING
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import AnyIndex
 from logitsieve.server.rpc.codec import to_array, to_constraints, to_vector, vector_if_set
@@ -29,7 +28,6 @@ class Method(NamedTuple):
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
     finds_log_z: bool  # even if no normalizer is named
-    normalizer: str = ""  # by default
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -129,7 +127,7 @@ METHODS: dict[str, Method] = {
     method.rpc.field: method
     for method in (
         Method(TOP_K, read_top_k, False),
-        Method(BEAM_STEP, read_beam_step, True, STEPPING),
+        Method(BEAM_STEP, read_beam_step, True),
         Method(SAMPLE, read_sample, True),
         Method(SCORE, read_score, True),
     )

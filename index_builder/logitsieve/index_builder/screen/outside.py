@@ -1,0 +1,106 @@
+"""What a screen's lists leave out: a linear fit, for each cluster, of the log of its mass.
+
+A list L of a cluster holds most of a context's probability, but log Z needs all of it. The log of
+the sum of e^logit over all rows outside L is nearly linear in the context h of the cluster: u.h + a
+by ridge regression, whose penalty and spread come from a fifth of the contexts that it leaves out.
+An error of log Z is the spread times the share of e^(u.h + a). Not in the paper.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.results import Float32, Float64, Int32
+from logitsieve.heads import Head, ScreenHead
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.index_builder.fitting import EXACT, LABEL_ROWS, FitInputs, shared_heads
+from logitsieve.kernels.topk.merge import VALUE
+
+MOST_PRODUCTS = 1 << 39  # multiplications with W for log Z of contexts, about: seconds
+MOST_ROWS = 4096  # of a cluster
+LEAST_ROWS = 40  # of a cluster with a fit; others have a mean
+PENALTIES = (6.0, 60.0, 600.0)  # of a weight's square, over the mean square of a coordinate
+LEFT_OUT = 5  # every so-manieth context measures the fit
+NO_MASS = -1e30  # a bias
+LEAST_SHARE, LEAST_SPREAD = 1e-7, 1e-6  # below float32's rounding of log Z
+
+
+def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return the arrays of a screen with a fit of the mass outside its lists."""
+    most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
+    hidden = inputs.sample[:: -(-len(inputs.sample) // most)]
+    log_z = _log_z(inputs, hidden)
+    clusters, inside = _listed(inputs, arrays, hidden)
+    # log(e^log_z - e^inside)
+    outside = log_z + np.log(-np.expm1(np.minimum(inside - log_z, -LEAST_SHARE)))
+    count, dim = arrays["centroids"].shape
+    rows = np.zeros((count, dim), np.float32)
+    biases, spreads = np.zeros(count, np.float32), np.empty(count, np.float32)
+    everywhere = float(outside.mean()), max(float(outside.std()), LEAST_SPREAD)
+    for cluster in range(count):
+        own = np.flatnonzero(clusters == cluster)
+        own = own[:: -(-len(own) // MOST_ROWS) or 1]
+        if len(own) < LEAST_ROWS:
+            biases[cluster], spreads[cluster] = everywhere
+            if len(own):
+                biases[cluster] = outside[own].mean()
+            continue
+        fit = _fit(hidden[own].astype(np.float64), outside[own])
+        rows[cluster], biases[cluster], spreads[cluster] = fit
+        inputs.progress("log Z", cluster + 1, count)
+    return {
+        **arrays, "outside_rows": rows, "outside_biases": biases, "outside_spreads": spreads
+    }  # fmt: skip
+
+
+def _log_z(inputs: FitInputs, hidden: Float32) -> Float64:
+    exact = shared_heads(inputs.softmax, {})[EXACT]
+    blocks = (hidden[start : start + LABEL_ROWS] for start in range(0, len(hidden), LABEL_ROWS))
+    return np.concatenate(list(inputs.workers.map(_log_z_block, ((exact, b) for b in blocks))))
+
+
+def _log_z_block(exact: Head, block: Float32) -> Float64:
+    return exact.best_with_log_z(block, 1).log_z[:, VALUE]
+
+
+def _listed(inputs: FitInputs, arrays: Arrays, hidden: Float32) -> tuple[Int32, Float64]:
+    """Return each context's best cluster and the log of its list's mass."""
+    count, dim = arrays["centroids"].shape
+    none: Mapping[str, np.ndarray] = {
+        "outside_rows": np.zeros((count, dim), np.float32),
+        "outside_biases": np.full(count, NO_MASS, np.float32),
+        "outside_spreads": np.ones(count, np.float32),
+    }
+    exact = shared_heads(inputs.softmax, {})[EXACT].value
+    head = ScreenHead(
+        inputs.softmax,
+        {**arrays, **none},
+        fallback=exact,
+        knobs={"escalate": -1.0, "log_z_error": 1.0},
+    )
+    return head.clusters(hidden), head.best_with_log_z(hidden, 1).log_z[:, VALUE]
+
+
+class _Fit(NamedTuple):
+    row: Float64  # [D]
+    bias: float
+    spread: float
+
+
+def _fit(hidden: Float64, outside: Float64) -> _Fit:
+    mean, level = hidden.mean(axis=0), float(outside.mean())
+    centred, wanted = hidden - mean, outside - level
+    left_out = np.arange(len(hidden)) % LEFT_OUT == 0
+    kept, wanted_kept = centred[~left_out], wanted[~left_out]
+    gram, moments = kept.T @ kept, kept.T @ wanted_kept
+    size = float((kept * kept).mean())
+    best: _Fit | None = None
+    for penalty in PENALTIES:
+        row = np.linalg.solve(gram + penalty * size * np.eye(len(gram)), moments)
+        errors = wanted[left_out] - centred[left_out] @ row
+        spread = max(float(np.sqrt((errors * errors).mean())), LEAST_SPREAD)
+        if best is None or spread < best.spread:
+            best = _Fit(row, level - float(mean @ row), spread)
+    assert best is not None
+    return best
