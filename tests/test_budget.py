@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 327,
-    "lines of source": 45_650,
-    "lines of core/": 19_315,
-    "lines of tests/": 45_820,
+    "files of source": 329,
+    "lines of source": 46_300,
+    "lines of core/": 19_760,
+    "lines of tests/": 46_040,
     "lines of benchmarks/": 7_255,
 }
 LONGEST = 70  # lines of a function of the source

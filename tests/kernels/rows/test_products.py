@@ -8,7 +8,7 @@ from logitsieve.kernels.rows.functions import (
     CODED_DOTS,
     CODED_FOURS,
     addresses,
-    call_dots,
+    call_coded_dots,
     call_fours,
 )
 from logitsieve.kernels.rows.products import code_header, codes_size, encode_words, sums_of_pairs
@@ -37,7 +37,7 @@ def encode(hidden, codes, squares):
 def dots_of(address, stored, codes, found, dim):
     """Fill found [2, 4, V]: of four queries, one row after another, and each alone."""
     functions, each = int64_pointer(address), codes.shape[1]
-    rows, start = stored.shape[0], pointer(codes)
+    rows, start, sums = stored.shape[0], pointer(codes), np.empty(4, np.float32)
     call_fours(
         functions[CODED_FOURS], pointer(stored), rows, pointer(np.zeros(rows, np.float32)), start,
         each, 2 * each, 3 * each, dim, pointer(found), rows,
@@ -46,7 +46,9 @@ def dots_of(address, stored, codes, found, dim):
         i, j, k, m = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
         for q in range(4):
             query = shift(start, q * each)
-            sums = call_dots(functions[CODED_DOTS], pointer(stored), i, j, k, m, query, dim)
+            call_coded_dots(
+                functions[CODED_DOTS], pointer(stored), i, j, k, m, query, dim, pointer(sums)
+            )
             found[1, q, row], found[1, q, row + 3] = sums[0], sums[1]
             found[1, q, row + 1], found[1, q, row + 2] = sums[2], sums[3]
 
