@@ -295,7 +295,7 @@ def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
     """Return the k best ids of all V without edits, and their log Z, by one call of `head`."""
     best = head.best_with_log_z(query.hidden, query.k, query.scale)
     provenance = Provenance(*best[4:], head.max_error)
-    estimated = bool((best.log_z[:, LOW] == -inf).any())
+    estimated = head.estimates_log_z and query.scale == 1.0
     log_z = LogZ(best.log_z, query.scale, not estimated, best.errors if estimated else None)
     return BestLogits(best.ids, best.logits, provenance), log_z
 

@@ -45,7 +45,7 @@ from logitsieve.kernels.topk.queries import (
 )
 from logitsieve.kernels.topk.scan import scan_all
 
-OFF_SHARE = 0.0625  # of the mean variance of estimates: the standard error of log Z, as measured
+OFF_SHARE = 0.1  # of the mean variance of estimates: the standard error of log Z, as measured
 
 
 @inline_once

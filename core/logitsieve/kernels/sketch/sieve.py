@@ -56,7 +56,7 @@ from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TO
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 # log of e^logit given an estimate, in variances of its error: by level 0, and by others (measured).
-HALF, SHRINK = np.float32(0.5), np.float32(-0.25)
+HALF, SHRINK = np.float32(0.5), np.float32(-0.1875)
 ONE = np.float32(1)
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
