@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,15 @@ def test_log_z_of_unseen_contexts_is_within_its_told_error() -> None:
     told = np.sqrt((found.errors[own] ** 2).mean())
     assert 0.5 * told < np.sqrt((errors**2).mean()) < 2 * told
     assert np.abs(errors).mean() < 0.6 * np.abs(candidates - true)[own].mean()
+
+
+def test_a_part_of_the_contexts_is_fitted_as_if_it_were_all(monkeypatch: Any) -> None:
+    inputs = replace(make_inputs(rows=2000)[1], config=CONFIG)
+    screen, few = train_fixed(inputs).arrays, inputs.sample[::2].copy()
+    half = with_outside(replace(inputs, sample=few), screen)
+    products = inputs.softmax.vocab_size * inputs.softmax.dim
+    monkeypatch.setattr(outside, "MOST_PRODUCTS", len(few) * products)
+    np.testing.assert_equal(with_outside(inputs, screen), half)
 
 
 def test_a_cluster_of_few_contexts_has_a_mean_and_every_spread_is_positive() -> None:

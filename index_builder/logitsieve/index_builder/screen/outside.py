@@ -29,7 +29,8 @@ LEAST_SHARE, LEAST_SPREAD = 1e-7, 1e-6  # below float32's rounding of log Z
 def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     """Return the arrays of a screen with a fit of the mass outside its lists."""
     most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
-    hidden = inputs.sample[:: -(-len(inputs.sample) // most)]
+    # Kernels read whole rows, one after the other.
+    hidden = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
     log_z = _log_z(inputs, hidden)
     clusters, inside = _listed(inputs, arrays, hidden)
     # log(e^log_z - e^inside)
