@@ -342,3 +342,27 @@ def test_beam_steps_take_the_fastest_measured_point_that_meets_the_target() -> N
     assert targeted.stepping(1, 1.0) == exact.setting
     assert auto(points).stepping(1, None) == exact.setting
     assert auto([FAST]).stepping(1, 0.9) == ("exact", ())
+
+
+def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Path) -> None:
+    def steps(low: float, us: float) -> dict[str, float]:
+        return {"mean": low, "low": low, "same": low, "log_z_error": 0.0, "us_per_row": us}
+
+    measured = calibration(
+        [{**entry, "steps": steps(1.0, 9.0)} for entry in entries("exact", (9.0, 8.0, 3.0), 1.0)],
+        [
+            {**entry, "steps": steps(0.97, 2.0)}
+            for entry in entries("screen", (1.0, 1.0, 4.0), 0.9, probes=1)
+        ],
+    )
+    decoder = LocalDecoder(open_index(write_model(tmp_path, calibration=measured)))
+    asked: dict[str, Any] = {"beams_in": 2, "beams_out": 3}
+    for target, head, normalizer in (
+        ({"min_precision": 0.95}, "screen", "approximate"),
+        ({"min_precision": 0.99}, "exact", "exact"),
+        ({"exact": True}, "exact", "exact"),
+        ({}, "exact", "exact"),
+        ({"normalizer": "exact"}, "exact", "exact"),
+    ):
+        answer = decoder.beam_step(make_hidden(4), **asked, **target).answer
+        assert (answer.head, answer.normalizer) == (head, normalizer), target
