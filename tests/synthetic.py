@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads import HEADS, Head, SketchHead, Softmax
-from logitsieve.heads._base.kernel_head import ANY_ROWS
 from logitsieve.index import HeadEntry, write_index
 from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
@@ -195,10 +194,8 @@ def sketch_arrays(
 
 
 def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> SketchHead:
-    """The head `sketch` with proofs, which answers any number of contexts by its sketch."""
-    head = SketchHead(softmax, arrays, knobs={"max_error": 0.0}, **options)
-    head.most_rows = ANY_ROWS
-    return head
+    """The head `sketch` with proofs."""
+    return SketchHead(softmax, arrays, knobs={"max_error": 0.0}, **options)
 
 
 def usual_sketch(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:

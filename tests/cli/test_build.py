@@ -1,15 +1,15 @@
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.cli.build import proving_share
+from logitsieve.cli.build import slow_proof
+from logitsieve.decoding.auto import Auto
 from logitsieve.index import open_index
 from tests.cli.conftest import Run
-from tests.cli.test_points import point
+from tests.evaluation.test_operating_points import make_point
 from tests.llamacpp.small_model import Make
 from tests.synthetic import make_hidden
 
@@ -37,15 +37,16 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     assert "held-out contexts" in shown
 
 
-def test_a_sketch_that_leaves_most_rows_is_told() -> None:
-    heads = {"sketch": 290.0, "exact": 300.0}
-    made = (point(name, 1.0, 1.0, 1.0) | {"candidates": rows} for name, rows in heads.items())
-    points = [one | {"max_error": 0.0} for one in made]
-    points.append(points[0] | {"rows": 8, "candidates": 300.0})  # by the code of `exact`
-    index: Any = SimpleNamespace(calibration={"points": points}, vocab_size=300)
-    assert proving_share(index) == 290 / 300
-    index.calibration = None
-    assert proving_share(index) == 0
+@pytest.mark.parametrize(("us", "warned"), [(39, True), (40, True), (41, False)])
+def test_a_proof_that_takes_no_less_time_than_exact_is_told(us: int, warned: bool) -> None:
+    """At one row a call, whatever share of the rows it computes."""
+    proofs = [make_point("exact", (us, 9, 9), max_error=0)]
+    proofs.append(make_point("sketch", (40, 1, 1), max_error=0))
+    unproven = make_point("sketch", (99, 99, 99), max_error=1e-15)
+    said = slow_proof(Auto([*proofs, unproven], {}, 300))
+    times = f"40 us at one row a call, exact {us} us"
+    assert said == f"Warning: a proof by sketch takes {times}." * warned
+    assert slow_proof(Auto([unproven], {}, 300)) == ""
 
 
 def test_build_prints_what_it_measured_and_a_half_type(run: Run, inputs: dict[str, Any]) -> None:

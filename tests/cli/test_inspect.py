@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from logitsieve.evaluation.timing import BATCHES
 from tests.cli.conftest import Run
 
 
@@ -39,7 +40,9 @@ def test_a_misshapen_calibration(run: Run, index: Path, command: list[str], text
 
 def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None:
     shown = run("inspect", tuned).stdout
-    [line] = [line for line in shown.splitlines() if line.endswith(" B=1, B=8, B=64 ")]
+    [line] = [
+        line for line in shown.splitlines() if line.endswith(" B=1, B=2, B=4, B=8, B=16, B=64 ")
+    ]
     assert line.startswith(" exact ")  # no target: a proof
     assert "wrong with a chance of at most 1e-15" in shown
     assert "AUTO, proven" in run("inspect", tuned, "--max-error", 0).stdout
@@ -47,10 +50,10 @@ def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None
     assert "AUTO, asked for P@k >= 0.01" in shown
     facts = json.loads(run("inspect", tuned, "--min-precision", 0.01, "--json").stdout)
     choices = facts["auto"]["choices"]
-    assert [choice["k"] for choice in choices[::3]] == ["1", "2-5", "6-10", "11 or more"]
-    assert [choice["rows"] for choice in choices[:3]] == [1, 8, 64]
-    assert all(choice["max_error"] == 0 for choice in choices[-3:])
-    for choice in choices[:9]:
+    assert [choice["k"] for choice in choices[::6]] == ["1", "2-5", "6-10", "11 or more"]
+    assert [choice["rows"] for choice in choices[:6]] == [*BATCHES]
+    assert all(choice["max_error"] == 0 for choice in choices[-6:])
+    for choice in choices[:18]:
         assert choice["max_error"] == 0 or min(choice["precision_low"].values()) >= 0.01
         assert choice["us_per_row"] > 0
     # Nothing that is precise enough is faster.

@@ -18,6 +18,7 @@ from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.decoding.auto import Auto
 from logitsieve.evaluation import cpu_name
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, undominated
+from logitsieve.heads._base.kernel_head import ANY_ROWS
 from logitsieve.index import open_index
 from tests.evaluation.test_operating_points import (
     BATCHED,
@@ -30,7 +31,7 @@ from tests.evaluation.test_operating_points import (
 )
 from tests.refusals import refused
 from tests.server.running import MEASURED, calibration, entries, write_model
-from tests.synthetic import make_hidden
+from tests.synthetic import make_hidden, make_softmax, usual_sketch, write_heads
 
 USUAL = make_point("sketch", (15, 15, 15), (0.9997, 0.9997, 0.9997), max_error=1e-15)
 
@@ -155,6 +156,42 @@ def test_dominated_points_are_dispensable(points: list[OperatingPoint], precisio
             if one is not None and other is not None:
                 assert other.us_at(batch) == one.us_at(batch)
                 assert other.meets(precision, k)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "most"),
+    [
+        # The largest measured batch at which it is faster, and the sizes that count as that.
+        *(((1, 1, 9), 22), ((1, 9, 9), 2), ((1, 9, 1), ANY_ROWS), ((9, 1, 9), 22)),
+        ((9, 9, 9), 1),  # never less than one row
+    ],
+)
+def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
+    sketch: tuple[float, ...], most: int, tmp_path: Path
+) -> None:
+    """As the calibration of this machine says; a grade counts as the next stricter one."""
+    points = [entries("exact", (9, 9, 9), 1.0), entries("sketch", (1, 1, 1), 1.0, max_error=1e-3)]
+    points.append(entries("sketch", sketch, 1.0, max_error=1e-15))
+    softmax, hidden = make_softmax(), make_hidden(70)
+    parts = {"sketch": usual_sketch(softmax, 16)}
+    here, other = calibration(*points), calibration(*points, cpu="another")
+    paths = [
+        write_heads(
+            tmp_path / str(number) / "1", softmax, "sketch", parts=parts, calibration=measured
+        )
+        for number, measured in enumerate((here, other, None))
+    ]
+    decoder, *others = (LocalDecoder(open_index(path)) for path in paths)
+    for max_error, limit in ((1e-15, most), (1e-9, most), (1e-3, ANY_ROWS), (0, ANY_ROWS)):
+        target: Target = {"head": "sketch", "max_error": max_error}
+        assert decoder.engine_for(target, 1, 5).answering.most_rows == limit
+        for rows in (1, 2, 3, 22, 23, 70):
+            top = decoder.topk(hidden[:rows], 5, **target)
+            alone = [decoder.topk(row, 5, **target) for row in hidden[:rows]]
+            assert top.ids.tolist() == [one.ids[0].tolist() for one in alone]
+            assert top.answer.head == "sketch"
+    for each in others:
+        assert each.engine_for({"head": "sketch"}, 1, 5).answering.most_rows == ANY_ROWS
 
 
 def opened(

@@ -7,7 +7,7 @@ import pytest
 
 from logitsieve.heads import ExactHead, SketchHead, Softmax
 from logitsieve.heads.exact import DrawOptions
-from logitsieve.heads.sketch import MAX_LEVEL_ROWS
+from logitsieve.heads.sketch import GRADES
 from logitsieve.index_builder.fit.sketch import Widths
 from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW
@@ -216,15 +216,28 @@ def test_levels_of_earlier_versions_are_refused_by_name(other: str) -> None:
         SketchHead.from_arrays(softmax, arrays, fallback=None, threads=1, knobs={})
 
 
-def test_many_contexts_take_the_dense_product_with_levels() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("max_error", GRADES)
+def test_calls_of_more_rows_than_a_limit_are_answered_by_exact(
+    max_error: float, threads: int
+) -> None:
+    """With the same bits, but for the rows scanned."""
+    softmax, hidden = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
+    head = SketchHead(softmax, arrays, threads=threads, knobs={"max_error": max_error})
+    for most in (1, 3, 40):
+        limited = head.up_to(most)
+        for rows in (1, 3, 4, 40):
+            top, wanted = limited.topk(hidden[:rows], 5), head.topk(hidden[:rows], 5)
+            np.testing.assert_equal((*top[:3], top.fallback), (*wanted[:3], wanted.fallback))
+            assert (top.exact == (max_error == 0)).all()
+            assert (top.scanned == 2000).all() if rows > most else top.scanned.max() < 2000
+
+
+def test_log_z_and_draws_take_the_dense_product_with_levels() -> None:
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
     head, exact = SketchHead(softmax, arrays, knobs={"max_error": 0.0}), ExactHead(softmax)
-    assert head.topk(hidden[:MAX_LEVEL_ROWS], 5).scanned.max() < 2000
-    for rows in (MAX_LEVEL_ROWS, MAX_LEVEL_ROWS + 1):
-        top, wanted = head.topk(hidden[:rows], 5), exact.topk(hidden[:rows], 5)
-        np.testing.assert_equal(top[:3], wanted[:3])
-    assert (top.scanned == 2000).all()
     log_z = head.log_z(hidden, 1.0, width=1e-4)
     assert (log_z[:, HIGH] - log_z[:, LOW] <= 1e-4).all()
     seeds = np.arange(len(hidden), dtype=np.uint64)

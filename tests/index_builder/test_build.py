@@ -13,6 +13,7 @@ import torch
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.evaluation import evaluate
+from logitsieve.evaluation.timing import BATCHES
 from logitsieve.index import Index, open_index
 from logitsieve.index.reader import read_contents
 from logitsieve.index_builder import BuildConfig, build
@@ -61,7 +62,7 @@ def test_calibration_holds_every_head_and_batch(tmp_path: Path) -> None:
     index = build(**arguments(out=tmp_path / "lm" / "1"))
     points = measured(index)["points"]
     assert [(point["head"]["name"], point["rows"]) for point in points] == [
-        (name, rows) for name in ("exact", "sketch", "screen") for rows in (1, 8, 64)
+        (name, rows) for name in ("exact", "sketch", "screen") for rows in BATCHES
     ]
     for point in points:
         assert point["us_per_row"] > 0

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import MissingExtra
 from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
-from logitsieve.cli.output import bars, print_files, print_json
+from logitsieve.cli.output import bars, print_files, print_json, shown
 from logitsieve.cli.points import auto_of, print_points, without_contexts
-from logitsieve.evaluation.operating_points import BEYOND, read_points
+from logitsieve.evaluation.operating_points import BEYOND
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.arrays import is_gguf
 from logitsieve.utils.environment import require
 
 if TYPE_CHECKING:
     from logitsieve.api.results import Float32
+    from logitsieve.decoding.auto import Auto
     from logitsieve.index import Index
     from logitsieve.utils.options import Progress
 
 ALL_CORES = BuildConfig(threads=CORES)
 PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
-LEFT_SHARE = 0.5  # of rows left to the fallback, or computed: too many
+LEFT_SHARE = 0.5  # of rows left to the fallback: too many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,18 +135,19 @@ def show(index: Index) -> None:
         print(
             f"Warning: the target leaves {escalated:.0%} of the rows to the fallback of the screen."
         )
-    if (read := proving_share(index)) > LEFT_SHARE:
-        print(
-            f"Warning: a proof by sketch computes {read:.0%} of the rows at one row a call; exact"
-            " is likely as fast."
-        )
     auto = auto_of(index)
+    if said := slow_proof(auto):
+        print(said)
     heads = dict.fromkeys(auto.choose(batch, BEYOND, None)[0] for batch in auto.batches)
     made = f"W as {index.manifest.dtype}, requests without a head: {' or '.join(heads)} (AUTO)"
     print(f"{index.path}: {made}, digest {index.digest}")
 
 
-def proving_share(index: Index) -> float:
-    points = read_points((index.calibration or {}).get("points", ()))
-    read = [point.candidates_at(1) for point in points if point.proven and point.head == "sketch"]
-    return max(read, default=0.0) / index.vocab_size
+def slow_proof(auto: Auto) -> str:
+    """Return a warning if a proof by `sketch` took no less time than `exact` at one row a call."""
+    exact, sketch = (
+        min((each.us_at(1) for each in auto.points if each.proven and each.head == head), default=0)
+        for head in ("exact", "sketch")
+    )
+    times = f"{shown(sketch)} us at one row a call, exact {shown(exact)} us"
+    return f"Warning: a proof by sketch takes {times}." * (0 < exact <= sketch)

@@ -289,21 +289,20 @@ class Handover:
         return f"{own}; then {self._cost(_less(counts, self._before), texts)}"
 
     def _cost(self, counts: GenerationCost, texts: int) -> str:
-        from logitsieve.heads.sketch import MAX_LEVEL_ROWS
-
         vocab_size = self._attached.context.gguf.vocab_size
         if self.decoder is None or self.head == DENSE:
             return _dense(counts, vocab_size)
         scanned = counts.scanned / counts.tokens
-        max_error = self.decoder.engine_for(self._target, 1, 1).max_error
+        engine = self.decoder.engine_for(self._target, 1, 1)
+        max_error, most = engine.max_error, engine.answering.most_rows
         certain = f"{counts.proven} tokens proven"
         if 0 < max_error < 1:
             certain = f"each token right but for a chance of {max_error:g}"
-        all_rows = self.head == SKETCH and texts > MAX_LEVEL_ROWS and 2 * scanned > vocab_size
+        all_rows = texts > most and 2 * scanned > vocab_size
         return (
             f"{_speed(counts)}, the head alone {counts.tokens / counts.head_s:,.0f}; "
             f"{scanned:,.0f} of {vocab_size:,} rows a token, {certain}"
-        ) + TOGETHER.format(MAX_LEVEL_ROWS) * all_rows
+        ) + TOGETHER.format(most) * all_rows
 
     def _say(self, line: str) -> None:
         print("\n" * sys.stdout.isatty() + line, file=sys.stderr)

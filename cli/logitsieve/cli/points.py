@@ -41,7 +41,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
             point.label,
             *(_precision(point, k, bounds) for k in KS),
             None if point.proven else point.mass_kept,
-            _rows(point, auto.batches),
+            point.candidates_at(1),
             *(point.us_per_row.get(batch) for batch in batches),
             "yes" if point.proven else "no",
             marks.get(point.setting, ""),
@@ -51,7 +51,7 @@ def print_points(index: Index, bounds: bool = False) -> None:
     columns = ["head", *(f"P@{k}" for k in KS), "mass", "rows"]
     print_table(
         f"{calibration['heldout_rows']:,} held-out contexts, {calibration['machine']['cpu']}\n"
-        "mass: probability kept; rows: rows of W read at one row per call, or as at B; "
+        "mass: probability kept; rows: rows of W read; "
         "B: us per row at B rows per call; "
         f"{'in brackets: the lower 95 % bound, which counts; ' if bounds else ''}"
         f"AUTO: where it takes the point ({goal(auto, None)})",
@@ -82,17 +82,6 @@ def print_points(index: Index, bounds: bool = False) -> None:
 def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
     mean, low = point.mean.get(k), point.low.get(k)
     return mean if not bounds or mean is None or low is None else f"{mean:.4f} ({low:.4f})"
-
-
-def _rows(point: OperatingPoint, batches: tuple[int, ...]) -> object:
-    """Return the rows at one row a call, and the batch sizes that need others."""
-    first = point.candidates_at(batches[0])
-    others: dict[float, list[str]] = {}
-    for batch in batches:
-        if (read := point.candidates_at(batch)) != first:
-            others.setdefault(read, []).append(f"B={batch}")
-    more = [f"{', '.join(at)}: {shown(read)}" for read, at in others.items()]
-    return f"{shown(first)} ({'; '.join(more)})" if more else first
 
 
 def _marks(auto: Auto) -> dict[Setting, str]:

@@ -4,6 +4,7 @@ It meets the request's precision or the index's target, or is wrong with at most
 the request allows. Times are of the measured batch size nearest to the request's rows.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -15,7 +16,7 @@ from logitsieve.decoding.normalizers import APPROXIMATE, EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads._base.head import checked_k
-from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads._base.kernel_head import ANY_ROWS, Head
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import Index
 from logitsieve.index.files import unreadable
@@ -102,6 +103,21 @@ class Auto:
         if precision is not None:
             return PROOF
         return self._stored if max_error is None else _at(self._proving, max_error)
+
+    def most_rows(self, max_error: float) -> int:
+        """Return the rows a call up to which `sketch` counts as faster than `exact`, at least 1.
+
+        A grade counts as the next stricter measured one; without one there is no limit.
+        """
+        graded = {each.max_error: each for each in self.points if each.head == SKETCHED}
+        exact, stricter = self.measured.get(PROOF), [each for each in graded if each <= max_error]
+        if exact is None or not stricter:
+            return ANY_ROWS
+        sketch = graded[max(stricter)]
+        faster = [batch for batch in self.batches if sketch.us_at(batch) < exact.us_at(batch)]
+        if faster and faster[-1] == self.batches[-1]:
+            return ANY_ROWS
+        return bisect_right(self._batch_of, faster[-1]) - 1 if faster else 1
 
     def stepping(self, rows: int, precision: float | None) -> Setting:
         """Return the head and knobs of the fastest beam steps that meet a precision, or `exact`.

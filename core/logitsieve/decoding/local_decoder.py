@@ -18,10 +18,11 @@ from logitsieve.api.keywords import (
     point_request,
 )
 from logitsieve.api.results import ArrayLike, Float32
-from logitsieve.decoding.auto import Auto, over_all, read_auto
+from logitsieve.decoding.auto import Auto, measured_elsewhere, over_all, read_auto
 from logitsieve.decoding.engine import Engine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import Index
 
 # Clients use a handful; a stream of new knobs must not grow memory.
@@ -43,7 +44,8 @@ class LocalDecoder(Decoder):
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
         # (head or "", knobs sorted by name, normalizer or "", width) -> Engine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
-        self.auto: Auto = read_auto(index, self._head)
+        self.auto: Auto = read_auto(index, self._at)
+        self._measured_here = not measured_elsewhere(index)
         self._usual: dict[int | str | None, Engine] = {}
         # (batch size, class of k, request) -> Engine
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
@@ -108,6 +110,13 @@ class LocalDecoder(Decoder):
         self.index.close()
 
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
+        """Return a head, with `exact` for calls of so many rows that it took less time."""
+        head = self._at(name, knobs)
+        if isinstance(head, SketchHead) and self._measured_here:
+            return head.up_to(self.auto.most_rows(head.max_error))
+        return head
+
+    def _at(self, name: str, knobs: KnobValues) -> Head:
         head = self.index.head(name)
         for knob, value in knobs:
             if knob not in head.knob_table:

@@ -5,8 +5,10 @@ ones, which fail with a small chance. Rows with a bound below k exact logits are
 O(P D + V F), the V F on bytes; memory F + T + 16 bytes a row.
 """
 
+from copy import copy
 from functools import cached_property, partial
 from math import inf
+from typing import Self
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import ANY_ROWS, BestWithLogZ, Head, empty_best
+from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec, all_different
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.intervals.draws import interval_sample
@@ -56,8 +58,6 @@ MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a 
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 # Products of W and a row of hidden in the time of a draw by bounds, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
-# Rows of a call beyond which their shared product with W takes less time than proofs by levels.
-MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("first", "starts")
@@ -171,14 +171,22 @@ class SketchHead(Head):
     def _apply_knobs(self) -> None:
         self.max_error = self.knobs["max_error"]
         self.estimates_log_z = self._levels and not self.proves
-        self.most_rows = MAX_LEVEL_ROWS if self.proves and self._levels else ANY_ROWS
         descriptor = sketch_descriptor(self._softmax.descriptor, self._ordered, self.max_error)
         self._describe(descriptor, self._arrays["coarse"].nbytes)
 
+    def up_to(self, most_rows: int) -> Self:
+        """Return the head that leaves calls of more rows to the product of `exact`."""
+        other = copy(self)
+        other.most_rows = most_rows
+        other._enter = other.entry()
+        return other
+
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
-        if rows > self.most_rows:
-            return self._exact.topk(hidden, k)
-        return super()._answer_checked(hidden, rows, k)
+        if rows <= self.most_rows:
+            return super()._answer_checked(hidden, rows, k)
+        top = self._exact.topk(hidden, k)
+        top.exact.fill(self.proves)  # as in calls of fewer rows
+        return top
 
     def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.

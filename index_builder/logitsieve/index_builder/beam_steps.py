@@ -54,11 +54,11 @@ class StepJudge:
         return Steps(mean, lower_bound(share_G), right, error)
 
 
-def step_us(head: Head, hidden: Float32, batch: int) -> float:
+def step_us(head: Head, hidden: Float32, batch: int, limit_ns: int) -> float:
     """Return microseconds a row of `best_with_log_z` for the pairs of a step, as `us_per_row`."""
     k = _pairs_of(head)
     head.best_with_log_z(hidden[:1], k)
-    return least_us(lambda rows: head.best_with_log_z(rows, k), hidden, batch)
+    return least_us(lambda rows: head.best_with_log_z(rows, k), hidden, batch, limit_ns=limit_ns)
 
 
 def _pairs_of(head: Head) -> int:

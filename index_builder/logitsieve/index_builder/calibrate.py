@@ -4,7 +4,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from logitsieve.api.results import Float32
 from logitsieve.evaluation import Judge, cpu_name, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import Each, in_turn
-from logitsieve.evaluation.timing import BATCHES, TIMED_K
+from logitsieve.evaluation.timing import BATCHES, LIMIT_NS, TIMED_K
 from logitsieve.heads import Head
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
 from logitsieve.index_builder.beam_steps import StepJudge, Steps, step_us
@@ -21,6 +21,7 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.utils.options import Progress, no_progress
 
 TIMED_ROWS = 2048
+BATCH_NS = LIMIT_NS // 2  # of timed calls of one batch size
 JUDGED_ROWS = 256
 STEP_ROWS = 250  # of a block of beam steps
 STEP_PRODUCTS = 1 << 37  # multiplications with W to judge beam steps
@@ -58,18 +59,8 @@ class Bench:
         self._heldout, self._vocab_size = heldout, vocab_size
 
     def times(self, head: Head) -> Times:
-        """Return its times; those of `exact` where this answers for it."""
-        return {
-            batch: self._exact_times[batch] if _is_exact(head, batch) else self._us(head, batch)
-            for batch in BATCHES
-        }
-
-    @cached_property
-    def _exact_times(self) -> Times:
-        return {batch: self._us(self._exact, batch) for batch in BATCHES}
-
-    def _us(self, head: Head, batch: int) -> float:
-        return us_per_row(head, self._hidden, self._k, batch)
+        timed = partial(us_per_row, head, self._hidden, self._k, limit_ns=BATCH_NS)
+        return {batch: timed(batch) for batch in BATCHES}
 
     def entries(self, head: Head, times: Times) -> list[Entry]:
         judged = self._judge.evaluate(head)
@@ -90,7 +81,7 @@ class Bench:
                 **point,
                 "rows": batch,
                 "us_per_row": us,
-                "candidates": self._vocab_size if _is_exact(head, batch) else read,
+                "candidates": read,
                 **({"steps": self._step(head, steps, batch)} if steps else {}),
             }
             for batch, us in times.items()
@@ -103,7 +94,7 @@ class Bench:
         return StepJudge(self._exact, islice(self._heldout.blocks(STEP_ROWS), 0, None, stride))
 
     def _step(self, head: Head, steps: Steps, batch: int) -> Entry:
-        return {**steps._asdict(), "us_per_row": step_us(head, self._hidden, batch)}
+        return {**steps._asdict(), "us_per_row": step_us(head, self._hidden, batch, BATCH_NS)}
 
     def calibration(self, points: list[Entry]) -> dict[str, Any]:
         return {
@@ -112,11 +103,6 @@ class Bench:
             "points": points,
             "contexts": pack_contexts(self._heldout.sample(CONTEXT_ROWS)),
         }
-
-
-def _is_exact(head: Head, batch: int) -> bool:
-    """Check that calls of so many rows take the code of `exact`."""
-    return head.name == "exact" or (head.proves and batch > head.most_rows)
 
 
 def calibrate(
