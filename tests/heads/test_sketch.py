@@ -1,6 +1,7 @@
 """sketch: the hardest bounds, draws and refusals; tests/attacks judges its answers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,7 +225,8 @@ def test_calls_of_more_rows_than_a_limit_are_answered_by_exact(
     """With the same bits, but for the rows scanned."""
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
-    head = SketchHead(softmax, arrays, threads=threads, knobs={"max_error": max_error})
+    options: dict[str, Any] = {"fallback": ExactHead(softmax), "knobs": {"max_error": max_error}}
+    head = SketchHead(softmax, arrays, threads=threads, **options)
     for most in (1, 3, 40):
         limited = head.up_to(most)
         for rows in (1, 3, 4, 40):

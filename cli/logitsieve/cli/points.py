@@ -87,8 +87,8 @@ def _precision(point: OperatingPoint, k: int, bounds: bool) -> object:
 def _marks(auto: Auto) -> dict[Setting, str]:
     marks: dict[Setting, list[str]] = {}
     for batch in auto.batches:
-        marks.setdefault(auto.choose(batch, BEYOND, None), []).append(f"B={batch}")
-    return {key: ", ".join(batches) for key, batches in marks.items()}
+        marks.setdefault(auto.choose(batch, BEYOND, None), []).append(f"{batch}")
+    return {key: "B=" + ", ".join(batches) for key, batches in marks.items()}
 
 
 def choices(

@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.api.keywords import PointRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.auto import PROOF, Goal
+from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT
 from logitsieve.decoding.normalizers import EXACT
 from logitsieve.evaluation.operating_points import OperatingPoint, Setting, setting_of
@@ -194,8 +194,7 @@ class Served:
             head, knobs = auto.choose(batch, *asked, self._guard.refuted)
         engine = self.decoder.engine(head, knobs, request.normalizer, request.width)
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
-        by_exact = batch > engine.answering.most_rows
-        point = auto.measured.get(PROOF if by_exact else setting_of(engine.head, engine.knobs))
+        point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
         one_pass = log_z and (engine.head == EXACT.name or engine.estimates_log_z)
         if not one_pass and (log_z or engine.normalizer not in SCANNED or request.width < inf):
