@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 329,
     "lines of source": 46_300,
     "lines of core/": 19_780,
-    "lines of tests/": 46_110,
+    "lines of tests/": 46_115,
     "lines of benchmarks/": 7_485,
 }
 LONGEST = 70  # lines of a function of the source

@@ -46,7 +46,12 @@ def tied(random: Generator, kind: str) -> Tally:
     tally = Tally()
     with decoding(softmax, random) as decoder:
         for normalizer in NORMALIZERS:
-            how: Any = {"normalizer": normalizer, "lengths": lengths, "length_alpha": alpha}
+            how: Any = {
+                "normalizer": normalizer,
+                "exact": True,
+                "lengths": lengths,
+                "length_alpha": alpha,
+            }
             how |= {"beams_in": beams_in, "beams_out": beams_out, "eos_ids": [0]}
             reply = decoder.beam_step(hidden, scores, **how)
             divisors = np.asarray(((5.0 + lengths + 1) / 6.0) ** alpha, np.float64)

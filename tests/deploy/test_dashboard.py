@@ -13,7 +13,7 @@ VARIABLES = {variable["name"]: variable for variable in DASHBOARD["templating"][
 ASKED = [
     *("Requests a second", "Error codes", "Latency by RPC", "Time in the queue"),
     *("Time of computing", "Rows a second by head", "Share of rows handed to the fallback"),
-    *("Certified share of rows", "Live precision@k", "Missed probability a row"),
+    *("Proven share of rows", "Live precision@k", "Missed probability a row"),
     *("Points left by the guard", "Refused before computing", "Indexes", "GPU memory", "GPU time"),
 ]
 
