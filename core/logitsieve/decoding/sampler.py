@@ -20,6 +20,7 @@ from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
 from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, target_logits
 from logitsieve.decoding.normalizers import (
+    APPROXIMATE,
     CANDIDATES,
     EXACT,
     SAMPLED,
@@ -81,11 +82,13 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
     if query.head.quick_best:
-        if how.log_probs or normalizer is not None:
-            width = min(query.width, NUCLEUS_WIDTH) if how.top_p < 1.0 else query.width
-            query = query._replace(width=width)
-        elif _suits_best(query, how, MOST_OPEN):
+        scored, few = how.log_probs or normalizer is not None, _suits_best(query, how, MOST_OPEN)
+        if few and not scored:
             return _by_best(query, how)
+        if few and _estimates(query, how, normalizer):
+            return _by_estimate(query, how)
+        if scored and how.top_p < 1.0:
+            query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
         if how.top_p < 1.0:
@@ -100,6 +103,11 @@ def _products(query: Query) -> int:
 def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
     few = how.samples * PRODUCTS_A_DRAW < _products(query)
     return few and how.samples * (1.0 - how.top_p) <= most_open
+
+
+def _estimates(query: Query, how: Sampling, normalizer: Normalizer | None) -> bool:
+    own = query.head.estimates_log_z and query.edits is None and not _filtered(how)
+    return own and normalizer in (None, APPROXIMATE)
 
 
 def _filtered(how: Sampling) -> bool:
@@ -170,6 +178,16 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     open_ = (draws.ids == OPEN).any(axis=1)
     draws = _redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
     return _unscored(draws.ids, draws.provenance)
+
+
+def _by_estimate(query: Query, how: Sampling) -> Draws:
+    """Draw like `_by_best` from all, with log-probabilities by the head's own log Z."""
+    k = min(BEST, query.index.vocab_size)
+    best, log_z = best_with_log_z(query._replace(k=k), query.head)
+    draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+    logits = target_logits(query.index.softmax, query.hidden, draws.ids, None)
+    log_probs, _ = log_z.log_probs(logits, draws.ids)
+    return Draws(draws.ids, log_probs, draws.provenance, APPROXIMATE.name, log_z.rounded())
 
 
 def _beyond(

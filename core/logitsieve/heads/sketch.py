@@ -59,6 +59,7 @@ PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which their shared product with W takes less time than proofs by levels.
 MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
+MOST_SCALE = 16.0  # of estimates of log Z: float32 exponents of larger ones round too much
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("first", "starts")
 
@@ -186,11 +187,12 @@ class SketchHead(Head):
         By `certified`, and for a k of most of V, it is proven from all logits.
         """
         few = 2 * FIRST_ROWS * k <= self._vocab_size
-        if not (self.estimates_log_z and few) or scale != 1.0:
+        if not (self.estimates_log_z and few and scale <= MOST_SCALE):
             return super().best_with_log_z(hidden, k, scale)
         rows = len(hidden)
         best = empty_best(rows, k)
-        fill = partial(sketch_log_z.entry(), self._address, hidden, *best[:4], best.scanned)
+        found = *best[:4], best.scanned
+        fill = partial(sketch_log_z.entry(), self._address, hidden, scale, *found)
         refuse_first(run_slices(fill, rows, self._threads))
         return best
 

@@ -257,7 +257,7 @@ class Head(ABC):
     def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Return the k best rows for each row of hidden [B, D], and log Z of all e^{scale x}.
 
-        By one pass over W, with proven bounds, unless the head `estimates_log_z` at a scale of 1.
+        By one pass over W, with proven bounds, unless the head `estimates_log_z` at that scale.
         """
         rows = len(hidden)
         ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows))

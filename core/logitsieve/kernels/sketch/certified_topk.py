@@ -49,8 +49,8 @@ OFF_SHARE = 0.1  # of the mean variance of estimates: the standard error of log 
 
 
 @inline_once
-def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, summed):
-    """Find the best of `count` rows of hidden from `first` on.
+def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, scale):
+    """Find the best of `count` rows of hidden from `first` on; sum e^{scale x} unless it is 0.
 
     Returns their queries, the number of logits computed for each in `done`, and the first refused
     row, or -1.
@@ -64,7 +64,7 @@ def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, 
     if bad >= 0:
         return queries, bad
     for q in range(count):
-        queries.states[STATE * q + SUMMED] = 1.0 if summed else 0.0
+        queries.states[STATE * q + SUMMED] = scale
     if groups == 0:
         scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
     else:
@@ -93,7 +93,7 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     for first in range(start, stop, block):
         count = min(stop - first, block)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, False
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, 0.0
         )
         if bad >= 0:
             status = -1 - bad
@@ -106,11 +106,11 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 
 
 @kernel(
-    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
+    "(int64, float32[:,::1], float64, int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
     " int32[::1], int64, int64)"
 )
-def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
-    """Like `certified_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
+def sketch_log_z(address, hidden, scale, ids, logits, log_z, errors, scanned, start, stop):
+    """Like `certified_topk` with float64 logits, log Z [B, 4] at a scale, and standard errors [B].
 
     log Z is estimated: docs/levels.md. Returns -1 or the first refused row. It needs levels, and
     K so small that groups come first.
@@ -121,7 +121,7 @@ def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
     for first in range(start, stop, block):
         count = min(stop - first, block)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, True
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, scale
         )
         if bad >= 0:
             break
@@ -129,9 +129,9 @@ def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
             row, state = first + q, shift(queries.states, STATE * q)
             scanned[row] = int(state[SUMMED])
             fields = row_of(pointer(log_z), row, FIELDS)
-            fields[TOP], fields[VALUE] = 0.0, state[MOST] + log(state[TOTAL])
+            fields[TOP], fields[VALUE] = 0.0, scale * state[MOST] + log(state[TOTAL])
             fields[LOW], fields[HIGH] = -np.inf, np.inf
-            errors[row] = OFF_SHARE * state[VARIANCE] / state[TOTAL]
+            errors[row] = OFF_SHARE * scale * scale * state[VARIANCE] / state[TOTAL]
             values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
             sort_best_first(values, kept, limit)
             for i in range(limit):

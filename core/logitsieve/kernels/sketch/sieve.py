@@ -57,7 +57,6 @@ from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 # log of e^logit given an estimate, in variances of its error: by level 0, and by others (measured).
 HALF, SHRINK = np.float32(0.5), np.float32(-0.1875)
-ONE = np.float32(1)
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
@@ -243,17 +242,19 @@ def _deviations(sketch, factors):
 
 @inline
 def _estimated(sketch, sieved, group, groups, bounds, deviation, half, state):
-    """Return estimates of e^(logit - MOST) of a group, and these times the variances of errors.
+    """Return estimates of e^{scale (logit - MOST)} of a group, and these times the variances.
 
     0 if negligible. By level 0 a logit is the estimate and a product of tails; by others an
     estimate is the logit and an error, of which those that stay here are the smaller (docs).
     """
+    scale = np.float32(state[SUMMED])
     off = (bounds[1] - bounds[0]) * deviation
     variance, estimate = off * off, bounds[0]
     if group < groups:
         estimate = smaller(estimate, load(sieved.uppers, group * LANES))
-    exponents = multiply_add(variance, half, estimate)
-    exponents = smaller(multiply_add(exponents, ONE, np.float32(-state[MOST])), zeros32())
+    logits = smaller(multiply_add(variance, half * scale, estimate), bounds[1])
+    most = np.float32(-state[SUMMED] * state[MOST])
+    exponents = smaller(multiply_add(logits, scale, most), zeros32())
     if lanes_not_below(exponents, NEGLIGIBLE) == 0:
         return zeros32(), zeros32()
     if sketch.rows - group * LANES < LANES:

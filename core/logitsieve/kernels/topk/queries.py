@@ -22,8 +22,9 @@ from logitsieve.kernels.topk.heap import sort_best_first
 QUERIES_AT_ONCE = 64  # sharing one pass over a matrix
 SCRATCH = 1 << 22  # float64 values for several queries
 
-# OFF: ||h - g||, if W has codes. If SUMMED, TOTAL is the sum of e^(logit - MOST) of scanned rows,
-# and of estimated ones; in VARIANCE each of these counts times the variance of its error.
+# OFF: ||h - g||, if W has codes. SUMMED is 0, or the scale: then TOTAL is the sum of
+# e^{scale (logit - MOST)} of scanned rows, and of estimated ones; in VARIANCE each of these counts
+# times the variance of its logit.
 SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE = range(9)
 STATE = 9
 

@@ -109,14 +109,15 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
 
 @inline
 def _add_to_sum(logits, count, state):
-    """Add e^logit of a list's rows, by float32 logits in whole lanes."""
-    largest = float(largest_of(logits, count))
+    """Add e^{scale logit} of a list's rows, by float32 logits in whole lanes."""
+    largest, scale = float(largest_of(logits, count)), state[SUMMED]
     if largest > state[MOST]:
-        factor = exp(state[MOST] - largest)
+        factor = exp(scale * (state[MOST] - largest))
         state[TOTAL], state[VARIANCE] = state[TOTAL] * factor, state[VARIANCE] * factor
         state[MOST] = largest
     if state[MOST] > -np.inf:
-        state[TOTAL] += sum_of_exponentials(logits, count, np.float32(1), np.float32(state[MOST]))
+        most = np.float32(scale * state[MOST])
+        state[TOTAL] += sum_of_exponentials(logits, count, np.float32(scale), most)
 
 
 @inline
