@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 329,
-    "lines of source": 46_300,
-    "lines of core/": 19_760,
-    "lines of tests/": 46_040,
+    "lines of source": 46_310,
+    "lines of core/": 19_780,
+    "lines of tests/": 46_160,
     "lines of benchmarks/": 7_485,
 }
 LONGEST = 70  # lines of a function of the source
