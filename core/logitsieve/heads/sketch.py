@@ -59,7 +59,7 @@ PRODUCTS_A_DRAW = 1 << 16
 # Rows of a call beyond which their shared product with W takes less time than proofs by levels.
 MAX_LEVEL_ROWS = 3
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
-MOST_SCALE = 16.0  # of estimates of log Z: float32 exponents of larger ones round too much
+MOST_SCALE = 2.0  # of estimates of log Z: at larger ones level 0 overestimates its rows
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 ONE_LEVEL, MORE_LEVELS = ("stretch", "triangle", "order"), ("first", "starts")
 

@@ -200,7 +200,7 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
 
 @pytest.mark.parametrize("vocab_size", [1024, 1021, 3001])
 @pytest.mark.parametrize("k", [1, 10])
-@pytest.mark.parametrize("scale", [0.5, 1.0, 1.25, 16.0])
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.25, 2.0])
 def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int, scale: float) -> None:
     softmax = make_softmax(vocab_size, 192, scale=2)
     arrays, hidden = usual_sketch(softmax, 16), make_hidden(40, 192, scale=0.6)
