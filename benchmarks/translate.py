@@ -26,7 +26,7 @@ from torch.nn import functional
 from benchmarks import raw
 from benchmarks.machine import describe
 from benchmarks.race.methods import hold_threads
-from benchmarks.race.nmt_contexts import load_model_file, read_pairs
+from benchmarks.race.nmt_contexts import SENTENCES, load_model_file, read_pairs
 from benchmarks.race.peers.onnx_runtime import by_rows, session
 from benchmarks.race.prepare import SHARED
 from logitsieve.api.results import Float32, Int32
@@ -36,7 +36,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 
-AT_ONCE, MOST_WORDS = 32, 80
+MOST_WORDS = 80
 POINTS: dict[str, dict[str, Any]] = {
     "logitsieve": {},
     "logitsieve, proven": {"exact": True},
@@ -168,10 +168,8 @@ class Clocked:
     def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> Any:
         start = thread_time_ns()
         reply = self.decoder.beam_step(hidden, scores, **options, **self.target)
-        self.nanoseconds, self.rows = (
-            self.nanoseconds + thread_time_ns() - start,
-            self.rows + len(hidden),
-        )
+        self.nanoseconds += thread_time_ns() - start
+        self.rows += len(hidden)
         return reply
 
 
@@ -203,13 +201,13 @@ def _search(
     found: dict[str, list[tuple[int, ...]]] = {name: [] for name in racing}
     asked: dict[str, Any] = {"beams": beams, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
     with bars() as progress:
-        for start in range(0, len(pairs), AT_ONCE):
-            sources = [source for source, _ in pairs[start : start + AT_ONCE]]
+        for start in range(0, len(pairs), SENTENCES):
+            sources = [source for source, _ in pairs[start : start + SENTENCES]]
             for name, decoder in racing.items():
                 state = Translating(model, sources, module.START)
                 ended = beam_search(decoder, state.start, state.step, **asked).hypotheses  # type: ignore[arg-type]
                 found[name] += [best.tokens for best, *_ in ended]
-            progress(f"beam {beams}", min(start + AT_ONCE, len(pairs)), len(pairs))
+            progress(f"beam {beams}", min(start + SENTENCES, len(pairs)), len(pairs))
     figures, references = {}, [" ".join(target) for _, target in pairs]
     for name, clocked in racing.items():
         lines = [" ".join(model.target_words[w] for w in t if w > 2) for t in found[name]]

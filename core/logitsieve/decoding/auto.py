@@ -127,13 +127,13 @@ class Auto:
         least = precision
         if least is None:
             least = self.target[max(self.target)] if self.target else 1.0
-        able = [point for point in self.points if point.step_us]
         times = {
             point.setting: point.step_us_at(rows)
-            for point in able
-            if point.head == EXACT.name or (least < 1 and point.step_low >= least)
+            for point in self.points
+            if point.step_us
+            and (point.head == EXACT.name or (least < 1 and point.step_low >= least))
         }
-        return min(times, key=times.__getitem__, default=(EXACT.name, ()))
+        return min(times, key=times.__getitem__, default=PROOF)
 
     def choices(
         self, precision: float | None, ks: Sequence[int], max_error: float | None = None

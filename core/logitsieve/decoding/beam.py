@@ -185,8 +185,8 @@ def _best(
     else:
         wanted = np.full(live.size, k)
         if normalizer is APPROXIMATE or (normalizer is EXACT and query.head.proves):
-            exact = EXACT.source(query.index)
-            source = estimating(query) if normalizer is APPROXIMATE else exact
+            approximate = normalizer is APPROXIMATE
+            source = estimating(query) if approximate else EXACT.source(query.index)
             best, log_z = best_with_log_z(alone, source)
             return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)

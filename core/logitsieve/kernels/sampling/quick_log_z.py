@@ -29,9 +29,8 @@ from logitsieve.kernels.topk.descriptor import (
     slack_at,
     tile_size,
 )
-from logitsieve.kernels.topk.heap import sort_best_first
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
-from logitsieve.kernels.topk.queries import CHUNK, NORM, at_once, begin_block, query_size
+from logitsieve.kernels.topk.queries import CHUNK, NORM, at_once, begin_block, query_size, write64
 from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
 from logitsieve.kernels.topk.scan import ALONE_CHUNK, UNLISTED, decide_above, decodes, fill
@@ -91,10 +90,7 @@ def quick_log_z(
         matrix = by_values(matrix_at(descriptor, 0))
         _scan(matrix, queries, scale, edits, ends, sums, chunk_logits, count)
         for q in range(count):
-            best = shift(queries.values, q * limit)
-            sort_best_first(best, shift(queries.kept, q * limit), limit)
-            for i in range(limit):
-                logits[first + q, i] = best[i]
+            write64(queries, q, row_of(pointer(logits), first + q, limit))
             fields = row_of(pointer(log_z), first + q, FIELDS)
             _write(row_of(sums, q, STATE), descriptor[ROWS], fields)
     keep_alive((scratch, offsets, edited))

@@ -42,8 +42,7 @@ from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_quer
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at, number_at
-from logitsieve.kernels.topk.heap import sort_best_first
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import FIELDS, write_estimate
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
@@ -60,6 +59,7 @@ from logitsieve.kernels.topk.queries import (
     queries_at,
     query_size,
     widen_queries,
+    write64,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import LISTED, scan, scan_one
@@ -200,10 +200,11 @@ def _scratch_sizes(descriptor, rows, limit):
 
 
 @inline_once
-def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, sketched, scanned, sums):
-    """Answer `count` rows of hidden from `first` on; return their queries and a refused row, or -1.
+def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned, sums):
+    """Answer `count` rows of hidden from `first` on.
 
-    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed.
+    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed,
+    none of which a sketch rules out. Returns their queries, routes, and a refused row or -1.
     """
     block, _, logits_size, _ = sizes
     probes, limit = descriptor[PROBES], ids.shape[1]
@@ -222,7 +223,7 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, sketche
     lists = ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
     route_queries(descriptor, routes, count)
     empty_heaps(descriptor, 0, queries, count)
-    if sketched:
+    if descriptor[SKETCH] != 0 and not sums:
         sketch = int64_pointer(descriptor[SKETCH])
         scan_prescreened(sketch, lists, routes, queries, count, scanned)
         return queries, routes, bad
@@ -246,11 +247,10 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
     sizes, unfilled = _scratch_sizes(descriptor, stop - start, limit), 0
     block, each, logits_size, grouped = sizes
     scratch = np.empty(block * each + logits_size + grouped, np.float64)
-    sketched, sums = descriptor[SKETCH] != 0, False
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, _, bad = _answer_block(
-            descriptor, pointer(scratch), hidden, ids, first, count, sizes, sketched, computed, sums
+            descriptor, pointer(scratch), hidden, ids, first, count, sizes, computed, False
         )
         if bad >= 0:
             unfilled = -1 - bad
@@ -279,11 +279,11 @@ def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
     block, each, logits_size, grouped = sizes
     scratch = np.empty(block * each + logits_size + grouped, np.float64)
     outside, most = matrix_at(descriptor, OUTSIDE), number_at(descriptor, MOST_ERROR)
-    spreads, sketched, sums = float32_pointer(descriptor[SPREADS]), False, True
+    spreads = float32_pointer(descriptor[SPREADS])
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, routes, bad = _answer_block(
-            descriptor, pointer(scratch), hidden, ids, first, count, sizes, sketched, computed, sums
+            descriptor, pointer(scratch), hidden, ids, first, count, sizes, computed, True
         )
         if bad >= 0:
             break
@@ -296,16 +296,12 @@ def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
                 inside = state[MOST] + log(state[TOTAL])
                 larger = max(inside, rest)
                 value = larger + log1p(exp(min(inside, rest) - larger))
-                fields = row_of(pointer(log_z), row, FIELDS)
-                fields[TOP], fields[VALUE], fields[LOW], fields[HIGH] = 0.0, value, -np.inf, np.inf
+                write_estimate(row_of(pointer(log_z), row, FIELDS), value)
                 errors[row] = spreads[cluster] * exp(rest - value)
             if size < limit or cluster >= outside.rows or not errors[row] <= most:
                 computed[q] = -1
                 continue
-            values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
-            sort_best_first(values, kept, limit)
-            for i in range(limit):
-                logits[row, i] = values[i]
+            write64(queries, q, row_of(pointer(logits), row, limit))
     keep_alive(scratch)
     return bad
 

@@ -28,8 +28,7 @@ from logitsieve.kernels.topk.descriptor import (
     share_of_rows,
     widen_hidden,
 )
-from logitsieve.kernels.topk.heap import sort_best_first
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
+from logitsieve.kernels.topk.merge import FIELDS, write_estimate
 from logitsieve.kernels.topk.queries import (
     CHUNK,
     LOGITS,
@@ -41,6 +40,7 @@ from logitsieve.kernels.topk.queries import (
     at_once,
     begin_block,
     query_size,
+    write64,
     write_answers,
 )
 from logitsieve.kernels.topk.scan import scan_all
@@ -49,11 +49,10 @@ OFF_SHARE = 0.1  # of the mean variance of estimates: the standard error of log 
 
 
 @inline_once
-def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, summed):
-    """Find the best of `count` rows of hidden from `first` on.
+def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, summed, scanned):
+    """Answer `count` rows of hidden from `first` on; return their queries and a refused row, or -1.
 
-    Returns their queries, the number of logits computed for each in `done`, and the first refused
-    row, or -1.
+    scanned[q] counts the logits computed for each; if `summed`, all logits are summed or estimated.
     """
     limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
     sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
@@ -71,7 +70,7 @@ def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, 
         sieve(descriptor, queries, sieving, groups, count, FORGET)
     for q in range(count):
         done = sieved_at(descriptor, row_of(sieving, q, size), groups, limit, FORGET).counts[DONE]
-        queries.states[STATE * q + SUMMED] = end - begin if groups == 0 else done
+        scanned[q] = end - begin if groups == 0 else int(done)
     return queries, bad
 
 
@@ -91,15 +90,14 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     block, each, groups = _sizes(descriptor, stop - start, limit)
     scratch = np.empty(block * each + LOGITS, np.float64)
     for first in range(start, stop, block):
-        count = min(stop - first, block)
+        count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, False
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, False, computed
         )
         if bad >= 0:
             status = -1 - bad
             break
         for q in range(count):
-            scanned[first + q] = int(queries.states[STATE * q + SUMMED])
             write_answers(queries, q, row_of(pointer(logits), first, limit))
     keep_alive(scratch)
     return status
@@ -119,23 +117,17 @@ def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
     block, each, groups = _sizes(descriptor, stop - start, limit)
     scratch = np.empty(block * each + LOGITS, np.float64)
     for first in range(start, stop, block):
-        count = min(stop - first, block)
+        count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, True
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, True, computed
         )
         if bad >= 0:
             break
         for q in range(count):
             row, state = first + q, shift(queries.states, STATE * q)
-            scanned[row] = int(state[SUMMED])
-            fields = row_of(pointer(log_z), row, FIELDS)
-            fields[TOP], fields[VALUE] = 0.0, state[MOST] + log(state[TOTAL])
-            fields[LOW], fields[HIGH] = -np.inf, np.inf
+            write_estimate(row_of(pointer(log_z), row, FIELDS), state[MOST] + log(state[TOTAL]))
             errors[row] = OFF_SHARE * state[VARIANCE] / state[TOTAL]
-            values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
-            sort_best_first(values, kept, limit)
-            for i in range(limit):
-                logits[row, i] = values[i]
+            write64(queries, q, row_of(pointer(logits), row, limit))
     keep_alive(scratch)
     return bad
 

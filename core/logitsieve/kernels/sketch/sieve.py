@@ -151,11 +151,11 @@ def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, ke
 def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep):
     sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
     threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
+    state, shares = shift(queries.states, STATE * q), _deviations(sketch, sieved.coded.factors)
     for four in range(first, last, FOUR):
         passed, rises = _pass_levels(
-            sketch, sieved, query, four, last, groups, threshold, passed,
-            shift(queries.states, STATE * q),
-        )  # fmt: skip
+            sketch, sieved, query, four, last, groups, threshold, passed, state, shares
+        )
         if passed >= CHUNK or rises or (settles and four + FOUR >= last):
             sieved.counts[PASSED] = passed
             threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
@@ -187,7 +187,7 @@ def _append_passed(sketch, places, passed, uppers, threshold, group, last):
 
 
 @inline_once
-def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, state):
+def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, state, shares):
     """Like `_pass_coarse`, through levels, each read for groups that passed the one before.
 
     Also returns whether an estimate by the last one reaches the threshold, and so may raise it. If
@@ -196,7 +196,7 @@ def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, s
     planes, levels, rises = sieved.coded.planes, query.levels, False
     summed = state[SUMMED] != 0.0
     reached = store_bases(sketch, sieved.coded, query, four, last, threshold, summed)
-    length, deviation = _deviations(sketch, sieved.coded.factors)
+    length, deviation = shares
     total, variance = zeros32(), zeros32()
     for group in range(four, min(four + FOUR, last) if reached or summed else four):
         mask = reached >> LANES * (group - four) & EVERY_LANE

@@ -15,6 +15,12 @@ FIELDS = 4
 RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the magnitudes added
 
 
+@inline
+def write_estimate(fields, log_z):
+    """Write the columns of a log Z without bounds."""
+    fields[TOP], fields[VALUE], fields[LOW], fields[HIGH] = 0.0, log_z, -np.inf, np.inf
+
+
 @kernel(
     "(int64[::1], int32[::1], float64[::1], int64[::1], int32[::1], float64[::1],"
     " int64[::1], int32[:,::1], float64[:,::1])"

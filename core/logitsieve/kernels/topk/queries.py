@@ -109,3 +109,12 @@ def write_answers(queries, q, logits):
     for i in range(size):
         logits[place + i] = np.float32(values[i])
     return size
+
+
+@inline
+def write64(queries, q, logits):
+    """Write the answers of a query that has all of them, to a row in float64."""
+    values, kept = shift(queries.values, q * queries.limit), shift(queries.kept, q * queries.limit)
+    sort_best_first(values, kept, queries.limit)
+    for i in range(queries.limit):
+        logits[i] = values[i]

@@ -15,6 +15,7 @@ from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import Head, ScreenHead
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index_builder.fitting import EXACT, LABEL_ROWS, FitInputs, shared_heads
+from logitsieve.index_builder.workers import Shared
 from logitsieve.kernels.topk.merge import VALUE
 
 MOST_PRODUCTS = 1 << 39  # multiplications with W for log Z of contexts, about: seconds
@@ -31,8 +32,9 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
     # Kernels read whole rows, one after the other.
     hidden = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
-    log_z = _log_z(inputs, hidden)
-    clusters, inside = _listed(inputs, arrays, hidden)
+    exact = shared_heads(inputs.softmax, {})[EXACT]
+    log_z = _log_z(inputs, exact, hidden)
+    clusters, inside = _listed(inputs, exact.value, arrays, hidden)
     # log(e^log_z - e^inside)
     outside = log_z + np.log(-np.expm1(np.minimum(inside - log_z, -LEAST_SHARE)))
     count, dim = arrays["centroids"].shape
@@ -55,8 +57,7 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _log_z(inputs: FitInputs, hidden: Float32) -> Float64:
-    exact = shared_heads(inputs.softmax, {})[EXACT]
+def _log_z(inputs: FitInputs, exact: Shared[Head], hidden: Float32) -> Float64:
     blocks = (hidden[start : start + LABEL_ROWS] for start in range(0, len(hidden), LABEL_ROWS))
     return np.concatenate(list(inputs.workers.map(_log_z_block, ((exact, b) for b in blocks))))
 
@@ -65,7 +66,9 @@ def _log_z_block(exact: Head, block: Float32) -> Float64:
     return exact.best_with_log_z(block, 1).log_z[:, VALUE]
 
 
-def _listed(inputs: FitInputs, arrays: Arrays, hidden: Float32) -> tuple[Int32, Float64]:
+def _listed(
+    inputs: FitInputs, exact: Head, arrays: Arrays, hidden: Float32
+) -> tuple[Int32, Float64]:
     """Return each context's best cluster and the log of its list's mass."""
     count, dim = arrays["centroids"].shape
     none: Mapping[str, np.ndarray] = {
@@ -73,13 +76,8 @@ def _listed(inputs: FitInputs, arrays: Arrays, hidden: Float32) -> tuple[Int32, 
         "outside_biases": np.full(count, NO_MASS, np.float32),
         "outside_spreads": np.ones(count, np.float32),
     }
-    exact = shared_heads(inputs.softmax, {})[EXACT].value
-    head = ScreenHead(
-        inputs.softmax,
-        {**arrays, **none},
-        fallback=exact,
-        knobs={"escalate": -1.0, "log_z_error": 1.0},
-    )
+    knobs = {"escalate": -1.0, "log_z_error": 1.0}
+    head = ScreenHead(inputs.softmax, {**arrays, **none}, fallback=exact, knobs=knobs)
     return head.clusters(hidden), head.best_with_log_z(hidden, 1).log_z[:, VALUE]
 
 
