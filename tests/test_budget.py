@@ -8,7 +8,7 @@ NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 329,
     "lines of source": 46_300,
-    "lines of core/": 19_780,
+    "lines of core/": 19_785,
     "lines of tests/": 46_115,
     "lines of benchmarks/": 7_485,
 }

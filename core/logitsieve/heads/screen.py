@@ -92,8 +92,7 @@ class ScreenHead(ClusteredHead):
         if (rest := np.flatnonzero(best.scanned < 0)).size:
             assert self._fallback
             found = self._fallback.best_with_log_z(hidden[rest], k)
-            for mine, theirs in zip(best, found, strict=True):
-                mine[rest] = theirs
+            best.put(rest, found)
             best.fallback[rest] = True
         return best
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from logitsieve.api.results import (
     Answer,
@@ -68,6 +69,12 @@ class BestWithLogZ(NamedTuple):
     exact: Bool  # [B] ids
     scanned: Int32  # [B]
     fallback: Bool  # [B]
+
+    def put(self, rows: Int64, found: BestWithLogZ) -> None:
+        """Write what was found for some rows in their places."""
+        arrays: tuple[NDArray[Any], ...] = self
+        for array, part in zip(arrays, found, strict=True):
+            array[rows] = part
 
 
 def empty_best(rows: int, k: int) -> BestWithLogZ:
