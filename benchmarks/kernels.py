@@ -18,14 +18,13 @@ from benchmarks import raw
 from benchmarks.machine import aligned, describe, fused_peak, level_of
 from benchmarks.tables.service import kernels as table
 from logitsieve.heads import ExactHead, ScreenHead, SketchHead, Softmax
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
-from logitsieve.index_builder.fit.sketch import Widths, code, narrow_rotation, second_moments
-from logitsieve.kernels.sketch.sketch import EXTRA
+from logitsieve.index_builder.fit import sketch as fit
+from logitsieve.index_builder.fit.rotated_rows import rounded, turn
 from logitsieve.kernels.topk.exact_topk import csr_logits
 
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
 CLUSTERS, LISTED = 100, 64
-WIDTHS = Widths(64, 128)
+FIRST = 16  # coordinates in eight bits
 K = 5
 LIMIT_NS = 400_000_000
 
@@ -63,14 +62,13 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
     hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
     exact = ExactHead(softmax)
-    moments = second_moments(weight), second_moments(hidden)
-    turning = factored(*narrow_rotation(*moments, min(dim, WIDTHS.fine - EXTRA)))
-    order = np.arange(vocab_size, dtype=np.int32)
-    sketch = code(softmax, turn(softmax, turning), WIDTHS, order)
-    bounded = SketchHead(softmax, {name: aligned(array) for name, array in sketch.items()})
-    bounds = sketch["coarse"].nbytes
-    turned = sketch["directions"].nbytes + sketch["triangle"].nbytes // 2
-    byte_products = 2 * vocab_size * WIDTHS.coarse / 4  # of two planes; four are as one product
+    moments = fit.second_moments(weight, fit.RIDGE), fit.second_moments(hidden, fit.CONTEXT_RIDGE)
+    basis = fit.turned_at_random(fit.balanced(*moments), FIRST, seed=0)
+    sketch = fit.code(turn(softmax, rounded(basis)), FIRST)
+    coded = {name: aligned(array) for name, array in sketch.items()}
+    bounded = SketchHead(softmax, coded, knobs={"max_error": 0.0})
+    bounds, turned = sketch["coarse"].nbytes, sketch["directions"].nbytes
+    byte_products = 2 * vocab_size * FIRST / 4  # of two planes; four are as one product
     lists = [random.permutation(vocab_size)[:LISTED] for _ in range(CLUSTERS)]
     arrays = {
         "centroids": aligned(random.standard_normal((CLUSTERS, dim), np.float32)),
@@ -88,7 +86,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
 
     def of_batch(count: int) -> list[Work]:
         some, products = rows[count].__next__, count * whole / 4
-        read, coded = bounds + turned, count * (byte_products + turned / 4)
+        read, coded = bounds + turned, count * (byte_products + turned / 2)
         routed = count * (codes + listed)
         return [
             Work("exact", lambda: exact.topk(some(), K), count, whole, whole, products),

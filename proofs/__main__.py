@@ -11,10 +11,10 @@ import sys
 from math import isinf
 from time import perf_counter
 
-from proofs import certified, exponential, intervals, levels, log_z, route, scan
+from proofs import exponential, levels, log_z, route, scan, sketch
 from proofs.theorem import Theorem, gappa
 
-MODULES = certified, levels, scan, route, exponential, log_z, intervals
+MODULES = sketch, levels, scan, route, exponential, log_z
 THEOREMS = [theorem for module in MODULES for theorem in module.THEOREMS]
 ROW = "{:28} {:44} {:>11} {:>11} {:>9} {:>6}  {}"
 

@@ -1,18 +1,18 @@
-"""Bounds by the levels of a sketch on the host (docs/levels.md)."""
+"""Bounds by the levels of a sketch on the host (docs/sketch.md)."""
 
 from fractions import Fraction
 from functools import partial
 from operator import mul
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import base_bounds
-from logitsieve.kernels.sketch.encode_query import CoarseFactors
 from logitsieve.kernels.sketch.levels import bounds_by, length_bounds
-from proofs.certified import BINADES, TWICE, finite, margins, scaled_sums, underflow
 from proofs.expression import Symbol, traced
+from proofs.sketch import BINADES, TWICE, finite, margins, scaled_sums, underflow
 from proofs.theorem import Checks, Theorem, growth, number
 
 WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
@@ -82,7 +82,7 @@ def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
 
 
 def _base(fused: bool) -> tuple[str, str]:
-    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), None, None)
+    query = SimpleNamespace(sum="sum", scale="scale", error=Symbol("f(K)", "f"))
     dot: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
     numbers = Symbol("s", "f"), Symbol("b", "f"), query, "sums"
     base, above = traced(base_bounds, *numbers, fused=fused, **dot).returned
@@ -141,7 +141,7 @@ THEOREMS = [
     Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.sketch.MAX_TAIL", whole_tails, 1.08, mul),
-    Theorem("bound by lengths", f"{QUERY}.LEVELS_MARGIN", margin_of_lengths, 3),
+    Theorem("bound by lengths", f"{QUERY}.BOUND_MARGIN", margin_of_lengths, 3),
     Theorem("bound by lengths, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW_OF_LENGTHS, 30),
     Theorem(
         "bound by lengths, overflow",
@@ -150,7 +150,7 @@ THEOREMS = [
         4,
         mul,
     ),
-    Theorem("bound by levels", f"{QUERY}.LEVELS_MARGIN", margin, 3),
+    Theorem("bound by levels", f"{QUERY}.BOUND_MARGIN", margin, 3),
     Theorem("bound by levels, underflow", f"{QUERY}.LEAST_MARGIN", UNDERFLOW, 30),
     Theorem("bound by levels, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", OVERFLOW, 4, mul),
 ]

@@ -18,9 +18,9 @@ import numpy as np
 
 from logitsieve.kernels.screen import route
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST
-from proofs.certified import lane_steps
 from proofs.expression import Symbol, assigned
 from proofs.scan import SPARED
+from proofs.sketch import lane_steps
 from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
 
 LARGEST_CODE = 127

@@ -11,8 +11,8 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.topk import scan
 from logitsieve.kernels.topk.descriptor import DOT64_SPARE, GAMMA_SPARE, NORM_SPARE
 from logitsieve.kernels.topk.queries import SLACK
-from proofs.certified import lane_steps
 from proofs.expression import Symbol, assigned
+from proofs.sketch import lane_steps
 from proofs.theorem import (
     DIMS,
     LARGEST_DIM,

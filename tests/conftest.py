@@ -56,11 +56,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def constants() -> Iterator[None]:
-    """Small heads draw by bounds too, builds time heads for 4 ms, and no compilation is said."""
+    """Builds time heads for 4 ms, and no compilation is said."""
     from logitsieve.evaluation import us_per_row
 
     with (
-        patch("logitsieve.heads.sketch.PRODUCTS_A_DRAW", 0),
         patch("logitsieve.kernels.compile.PATIENCE_S", 1e6),
         patch.object(us_per_row, "__defaults__", (60, 4_000_000)),
     ):

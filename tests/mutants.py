@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 KERNELS = "core/logitsieve/kernels"  # only functions that are not compiled
 FOLDERS = (
     "client/logitsieve/client", "core/logitsieve/decoding", "core/logitsieve/evaluation",
-    "core/logitsieve/heads", "core/logitsieve/index", f"{KERNELS}/intervals",
+    "core/logitsieve/heads", "core/logitsieve/index",
     f"{KERNELS}/sampling", f"{KERNELS}/screen", f"{KERNELS}/sketch", f"{KERNELS}/topk",
     "server/logitsieve/server/models", "server/logitsieve/server/precision.py",
     "server/logitsieve/server/scheduling", "server/logitsieve/server/security.py",

@@ -8,20 +8,22 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Head, SketchHead, Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index.sketch_rows import spectral_norms
 from logitsieve.index_builder.config import BuildConfig
-from logitsieve.index_builder.fit import sketch
-from logitsieve.index_builder.fit.levels import code_levels, turned_at_random
-from logitsieve.index_builder.fit.rotated_rows import factored, square, turn
-from logitsieve.index_builder.fit.sketch import Widths, code, row_moments, second_moments
+from logitsieve.index_builder.fit.rotated_rows import rounded, turn
+from logitsieve.index_builder.fit.sketch import (
+    CONTEXT_RIDGE,
+    RIDGE,
+    balanced,
+    code,
+    row_moments,
+    second_moments,
+    turned_at_random,
+)
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.index_builder.reduction import augmented
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
-from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
 
 Arrays = dict[str, np.ndarray]  # of a part, by their names
-STEEP = Widths(16, 64)  # of a sketch without levels
 
 
 def make_softmax(vocab_size: int = 300, dim: int = 24, seed: int = 0, scale: float = 1) -> Softmax:
@@ -130,67 +132,20 @@ def frequency_arrays(softmax: Softmax) -> Arrays:
     return {"ids": order.astype(np.int32)}
 
 
-def rotated(softmax: Softmax, hidden: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The builder's change to so many coordinates, and its stretch, for contexts like `hidden`."""
-    moments = row_moments(softmax), second_moments(hidden)
-    return sketch.narrow_rotation(*moments, count)
-
-
-def encode(
-    softmax: Softmax,
-    rotation: np.ndarray,
-    widths: Widths,
-    order: np.ndarray | None = None,
-    stretch: np.ndarray | None = None,
-) -> Arrays:
-    """The part `sketch` without levels, in an order of ids or that of W, with its norms."""
-    order = np.arange(softmax.vocab_size, dtype=np.int32) if order is None else order
-    arrays = code(softmax, turn(softmax, factored(rotation, stretch)), widths, order)
-    return arrays | {"norms": spectral_norms(softmax, arrays, lambda rows: None)}
+def rotated(softmax: Softmax, hidden: np.ndarray) -> np.ndarray:
+    """The builder's change of coordinates for contexts like `hidden`."""
+    return balanced(row_moments(softmax, RIDGE), second_moments(hidden, CONTEXT_RIDGE))
 
 
 def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """L U of a sketch [P, D], each coordinate over its stretch; with levels U alone."""
-    if "triangle" not in arrays:
-        return arrays["directions"].astype(np.float64)
-    triangle, directions = arrays["triangle"].astype(np.float64), arrays["directions"]
-    basis: np.ndarray = triangle @ (directions / arrays["stretch"].astype(np.float64))
+    """U of a sketch, [D, D]."""
+    basis: np.ndarray = arrays["directions"].astype(np.float64)
     return basis
 
 
-def coded_rows(arrays: Mapping[str, np.ndarray], fine: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(s_i q_i [V, M], s_i [V]) of either coding without levels, in the order of the ids."""
-    M = min(len(arrays["directions"]), arrays["fine"].shape[1] - EXTRA)
-    if fine:
-        codes = arrays["fine"][:, :M].astype(np.float64) - 128
-        scales = arrays["fine"][:, -EXTRA:].copy().view(np.float32)[:, 0]
-        return codes * scales[:, None], scales.astype(np.float64)
-    coarse, order = arrays["coarse"], arrays["order"]
-    F = coarse.shape[1] // LANES - COARSE_EXTRA
-    quads = coarse[:, : LANES * F].reshape(-1, F // 4, LANES, 4).transpose(0, 2, 1, 3)
-    extras = coarse[:, LANES * F :].copy().view(np.float32).reshape(-1, 3, LANES)
-    codes, scales = quads.reshape(-1, F)[: len(order), :M], extras[:, 0].ravel()[: len(order)]
-    ordered = (codes.astype(np.float64) - 128) * scales[:, None]
-    back = np.argsort(order)
-    return ordered[back], scales[back].astype(np.float64)
-
-
-def sketch_arrays(
-    softmax: Softmax,
-    rotation: np.ndarray,
-    widths: Widths | int = 16,
-    order: np.ndarray | None = None,
-    stretch: np.ndarray | None = None,
-    seed: int = 0,
-) -> Arrays:
-    """The part `sketch`: of these widths, or with levels and so many coordinates in eight bits.
-
-    There are no levels where there are no other coordinates, or fewer than of a context.
-    """
-    if isinstance(widths, int) and widths < len(rotation) == softmax.dim:
-        return code_levels(turn(softmax, square(turned_at_random(rotation, widths, seed))), widths)
-    widths = STEEP if isinstance(widths, int) else widths
-    return encode(softmax, rotation, widths, order, stretch)
+def sketch_arrays(softmax: Softmax, basis: np.ndarray, first: int = 16, seed: int = 0) -> Arrays:
+    """The part `sketch` with so many coordinates in eight bits."""
+    return code(turn(softmax, rounded(turned_at_random(basis, first, seed))), first)
 
 
 def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> SketchHead:
@@ -198,10 +153,9 @@ def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> SketchHead:
     return SketchHead(softmax, arrays, knobs={"max_error": 0.0}, **options)
 
 
-def usual_sketch(softmax: Softmax, widths: Widths | int = STEEP) -> Arrays:
+def usual_sketch(softmax: Softmax) -> Arrays:
     finite = _finite(softmax)
-    rotation, _ = rotated(finite, make_hidden(64, softmax.dim), softmax.dim)
-    return sketch_arrays(finite, rotation, widths)
+    return sketch_arrays(finite, rotated(finite, make_hidden(64, softmax.dim)))
 
 
 ARRAYS: dict[str, Callable[[Softmax], Arrays]] = {
@@ -226,19 +180,15 @@ def make_head(
     return HEADS[name].from_arrays(softmax, arrays, fallback=exact, threads=threads, knobs=knobs)
 
 
-def make_graded(softmax: Softmax, threads: Any = 1, **knobs: float) -> Head:
-    """The head `sketch` over a sketch with levels, so that it has grades."""
-    return make_head("sketch", softmax, threads, usual_sketch(softmax, 16), **knobs)
-
-
 def write_heads(out: Path, softmax: Softmax, *names: str, **more: Any) -> Path:
     """Write an index of the exact head and of these, the first of which is the default one."""
     parts, heads = dict[str, Arrays](), {"exact": HeadEntry()}
+    knobs = {"screen": {"probes": 1.0}, "sketch": {} if "parts" in more else {"max_error": 0.0}}
     for name in names:
         part = HEADS[name].part
         assert part is not None
         parts[part.name] = ARRAYS[name](softmax)
-        heads[name] = HeadEntry(part.name, {"probes": 1.0} if name == "screen" else {})
+        heads[name] = HeadEntry(part.name, knobs.get(name, {}))
     default = names[0] if names else "exact"
     usual: dict[str, Any] = {"parts": parts, "heads": heads, "default_head": default}
     return write_index(out, softmax=softmax, **usual | more)

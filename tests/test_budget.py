@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 329,
-    "lines of source": 46_300,
-    "lines of core/": 19_785,
-    "lines of tests/": 46_115,
+    "files of source": 321,
+    "lines of source": 44_000,
+    "lines of core/": 17_990,
+    "lines of tests/": 45_310,
     "lines of benchmarks/": 7_485,
 }
 LONGEST = 70  # lines of a function of the source

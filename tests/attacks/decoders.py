@@ -14,7 +14,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.heads import Softmax
-from logitsieve.index import open_index
+from logitsieve.index import HeadEntry, open_index
 from tests.attacks.matrices import DIMS, contexts_of, sketched, softmax_of
 from tests.attacks.topk import around, one_way
 from tests.oracle import logits64
@@ -28,7 +28,9 @@ def decoding(softmax: Softmax, random: Generator) -> Iterator[LocalDecoder]:
     """A decoder with the heads `exact` and `sketch`, over an index on disk."""
     parts = {"sketch": sketched(softmax, random).arrays}
     with tempfile.TemporaryDirectory() as folder:
-        path = write_heads(Path(folder) / "attacked" / "1", softmax, "sketch", parts=parts)
+        out, heads = Path(folder) / "attacked" / "1", {"exact": HeadEntry()}
+        heads["sketch"] = HeadEntry("sketch", {"max_error": 0.0})
+        path = write_heads(out, softmax, "sketch", parts=parts, heads=heads)
         decoder = LocalDecoder(open_index(path, verify="sizes"))
         yield decoder
         decoder.close()

@@ -17,7 +17,6 @@ from numpy.random import Generator
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.decoding import sampler
-from logitsieve.heads import sketch
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.attacks.decoders import KINDS, decoding
@@ -28,8 +27,7 @@ from tests.oracle import best, edited, logits64
 ROWS, SAMPLES, CALLS = 8, 16, 6
 LEAST = 2.0**-40  # of min-p's product: closer than this to the limit either is right
 
-# By bounds or the best ids, however small a softmax is.
-sketch.PRODUCTS_A_DRAW = vars(sampler)["PRODUCTS_A_DRAW"] = 0
+vars(sampler)["PRODUCTS_A_DRAW"] = 0  # by the best ids, however small a softmax is
 
 
 def drawn(random: Generator, kind: str) -> Tally:

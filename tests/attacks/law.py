@@ -2,7 +2,7 @@
 
 The judge weighs all logits in long double. What is closer than CLOSE to the edge of a filter may be
 on either side of it; of all others the id must be the best, to the last bit. log Z of what filters
-leave must lie in its interval, and of all, the interval be as narrow as `width`.
+leave must lie in its interval, and of all, the interval be narrow.
 
 Shape letters: B batch rows, V vocabulary, N draws, E edits of all rows.
 """
@@ -20,15 +20,15 @@ from logitsieve.heads.exact import DrawOptions, ExactHead
 from tests.attacks.decoders import KINDS, Hard
 from tests.attacks.draws import fill_noise
 from tests.attacks.judge import DOUBT, LONG, log_z
-from tests.attacks.matrices import without_levels
+from tests.attacks.matrices import sketched
 from tests.attacks.tally import Attack, Tally
 from tests.log_z import interval_of
 from tests.oracle import logits64
 
 ROWS, SAMPLES, CALLS = 6, 6, 6
 CLOSE = LONG(1e-12)  # of a mass, or of min-p: the edge of a filter
+WIDTH = 2e-12  # nats: draws promise log Z to 1e-12
 SCALES = 1.0, 1.0, 0.3, 3.0, 1e-4, 100.0, 1e5
-WIDTHS = np.inf, np.inf, 1.0, 0.1, 0.01
 
 
 def smooth(random: Generator, B: int) -> Hard:
@@ -44,26 +44,26 @@ KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth
 
 
 def lawful(random: Generator, kind: str) -> Tally:
-    """Draws of both heads under random edits, temperatures, filters and widths."""
+    """Draws of both heads under random edits, temperatures and filters."""
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
-    exact, sketch = ExactHead(softmax), without_levels(softmax, random).head
+    exact, sketch = ExactHead(softmax), sketched(softmax, random).head
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
         seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
         step = int(random.integers(1 << 40))
-        scale, width = float(random.choice(SCALES)), float(random.choice(WIDTHS))
+        scale = float(random.choice(SCALES))
         top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, 1e-6, random.random()]))
         min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9, 1.0]))
-        options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p, width)
+        options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p)
         left, unsure = remaining(logits, scale, top_p, min_p)
         values = noisy(logits, scale, seeds, step)
         ids, _, _ = exact.draw(hidden, options)
-        name = f"scale {scale} top-p {top_p} min-p {min_p} width {width}"
+        name = f"scale {scale} top-p {top_p} min-p {min_p}"
         tally.join(judged(f"exact {name}", ids, values, left, unsure))
         ids, fields, _ = sketch.draw(hidden, options)
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
-        narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
+        narrow = WIDTH if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
     return tally
 

@@ -16,7 +16,7 @@ from logitsieve.heads.exact import ExactHead
 from tests.attacks import judge
 from tests.attacks.decoders import KINDS
 from tests.attacks.judge import DOUBT, LONG, Long
-from tests.attacks.matrices import without_levels
+from tests.attacks.matrices import sketched
 from tests.attacks.tally import Tally
 from tests.log_z import interval_of
 from tests.oracle import logits64
@@ -26,7 +26,7 @@ LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
 
 
 def enclosed(random: Generator, kind: str) -> Tally:
-    """The passes in float32, float64 and by fine codes, at several temperatures."""
+    """The passes in float32, float64 and of `sketch`, at several temperatures."""
     softmax, hidden = KINDS[kind](random, ROWS)
     logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     exact, scale = ExactHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
@@ -35,14 +35,14 @@ def enclosed(random: Generator, kind: str) -> Tally:
     tally.join(judged("float64", low, high, truth.rest))
     _, _, low, high = exact.quick_log_z(hidden, scale).T
     tally.join(judged("float32", low, high, truth.value(scale)))
-    tally.join(by_codes(softmax, hidden, truth.value(scale), scale, random))
+    tally.join(by_sketch(softmax, hidden, truth.value(scale), scale, random))
     return tally
 
 
-def by_codes(
+def by_sketch(
     softmax: Softmax, hidden: Float32, truth: Long, scale: float, random: Generator
 ) -> Tally:
-    head, tally = without_levels(softmax, random).head, Tally()
+    head, tally = sketched(softmax, random).head, Tally()
     for width in (np.inf, 1.0, 0.1, 0.01):
         fields = head.log_z(hidden, scale, width=width)
         _, low, high = interval_of(fields, scale).T

@@ -11,16 +11,14 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import SketchHead, Softmax
 from logitsieve.index.sketch_codes import codings_of
-from logitsieve.index_builder.fit.levels import FIRST, code_levels
-from logitsieve.index_builder.fit.rotated_rows import Turned, Turning, factored, square, turn
-from logitsieve.index_builder.fit.sketch import Widths, code
-from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA
-from tests.synthetic import coded_rows, rotated, sketch_head
+from logitsieve.index_builder.fit.rotated_rows import Turned, rounded, turn
+from logitsieve.index_builder.fit.sketch import code
+from logitsieve.kernels.sketch.sketch import widths_of
+from tests.synthetic import rotated, sketch_head
 
 LARGEST = 1e35  # of a logit without its bias: rows that may exceed 1e38 are refused
 DIMS = (1, 2, 7, 16, 24, 31, 64, 100, 129, 200)
-WIDTHS = (Widths(16, 64), Widths(16, 128), Widths(32, 64), Widths(64, 192), Widths(128, 256))
+WIDTHS = 16, 32, 64, 128  # coordinates in eight bits, also more than there are
 
 
 class Sketched(NamedTuple):
@@ -34,90 +32,45 @@ class Sketched(NamedTuple):
     def head(self) -> SketchHead:
         return sketch_head(self.softmax, self.arrays)
 
-    def with_bias(self, bias: Float32) -> "Sketched":
-        """The same rows with other biases, of which a sketch holds copies or nothing."""
-        if "middle" in self.arrays:
-            return self._replace(softmax=Softmax(self.softmax.weight, bias))
-        coarse = self.arrays["coarse"].copy()
-        ordered = np.full(len(coarse) * LANES, -np.inf, np.float32)
-        ordered[: len(bias)] = bias[self.arrays["order"]]
-        coarse[:, -4 * LANES :] = ordered.reshape(-1, LANES).view(np.uint8)
-        return Sketched(
-            Softmax(self.softmax.weight, bias), self.turned, self.arrays | {"coarse": coarse}
-        )
+    def biased(self, bias: Float32) -> "Sketched":
+        """The same rows with other biases, of which a sketch holds nothing."""
+        return self._replace(softmax=Softmax(self.softmax.weight, bias))
 
-    def decoded(self, fine: bool) -> tuple[Float64, Float64]:
-        """(s_i q_i [V, M], s_i [V]) of either coding, in the order of the ids.
-
-        With levels, of the first or the last, and of the coordinates before them.
-        """
-        if "middle" in self.arrays:
-            rows = np.arange(self.softmax.vocab_size)
-            first, *levels = codings_of(self.arrays, rows, rows)
-            pair = first, levels[2 if fine else 0]
-            return np.hstack([each.codes * each.scales[:, None] for each in pair]), pair[1].scales
-        return coded_rows(self.arrays, fine)
+    def decoded(self, last: bool) -> tuple[Float64, Float64]:
+        """(s_i q_i [V, M], s_i [V]) of the first coordinates and of the first or the last level."""
+        first, *levels = codings_of(self.arrays, np.arange(self.softmax.vocab_size))
+        level = levels[2 if last else 0]
+        coded = [each.codes * each.scales[:, None] for each in (first, level)]
+        return np.hstack(coded), level.scales
 
 
-def sketched(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
-    """A sketch of random widths, over any coordinates, for the proof holds for all of them."""
-    if widths is None and softmax.dim > FIRST and random.random() < 0.4:
-        return with_levels(softmax, random)
-    return without_levels(softmax, random, widths)
-
-
-def without_levels(softmax: Softmax, random: Generator, widths: Widths | None = None) -> Sketched:
-    turned = turn(softmax, turning_of(softmax, random))
-    order = random.permutation(softmax.vocab_size).astype(np.int32)
-    widths = widths or WIDTHS[random.integers(len(WIDTHS))]
-    return Sketched(softmax, turned, code(softmax, turned, widths, order))
-
-
-def with_levels(softmax: Softmax, random: Generator) -> Sketched:
-    """A sketch with levels, over coordinates that may be far from orthogonal."""
-    D = softmax.dim
-    basis: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
-    match random.integers(3):
-        case 0:
-            spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
-            basis = rotated(softmax, spread, D)[0]
-        case 1:
-            basis = np.linalg.qr(basis)[0] * 10.0 ** random.uniform(-1, 1)
-    turned = turn(softmax, square(basis))
-    return Sketched(softmax, turned, code_levels(turned, FIRST))
+def sketched(softmax: Softmax, random: Generator, first: int | None = None) -> Sketched:
+    """A sketch over any coordinates, for the proof holds for all of them."""
+    first = first or int(random.choice(WIDTHS))
+    turned = turn(softmax, rounded(any_basis(softmax, random)))
+    return Sketched(softmax, turned, code(turned, first))
 
 
 def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
     """The victim's softmax with the sketch of another matrix."""
-    other = Softmax(weight, victim.softmax.bias)
-    turned = turn(other, victim.turned.turning)
-    if "middle" in victim.arrays:
-        return victim._replace(arrays=code_levels(turned, FIRST))
-    fine, coarse = victim.arrays["fine"].shape[1], victim.arrays["coarse"].shape[1]
-    widths = Widths(coarse // LANES - COARSE_EXTRA, fine)
-    return victim._replace(arrays=code(other, turned, widths, victim.arrays["order"]))
+    turned = turn(Softmax(weight, victim.softmax.bias), victim.turned.directions)
+    first = widths_of(victim.arrays).coarse
+    return victim._replace(arrays=code(turned, first))
 
 
-def turning_of(softmax: Softmax, random: Generator) -> Turning:
-    """That of the builder, or a cheaper one: orthogonal, skewed, or none, and what is none."""
+def any_basis(softmax: Softmax, random: Generator) -> Float64:
+    """[D, D] the builder's, or a cheaper one: none, orthogonal, or far from it."""
     D = softmax.dim
-    P = D if random.random() < 0.3 else int(random.integers(1, D + 1))
-    stretch = 10.0 ** (random.uniform(0, 2) * random.standard_normal(D) / 2)
-    match random.integers(6):
+    skewed: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
+    match random.integers(4):
         case 0:
             spread = random.standard_normal((max(2 * D, 64), D)).astype(np.float32)
-            return factored(*rotated(softmax, spread, P))
+            return rotated(softmax, spread)
         case 1:
-            return factored(np.eye(D)[:P])
+            return np.eye(D)
         case 2:
-            skewed: Float64 = random.standard_normal((D, D)) + np.sqrt(D) * np.eye(D)
-            return factored(skewed[:P], stretch)
-        case 3:  # directions that are no longer orthonormal
-            turning = factored(np.linalg.qr(random.standard_normal((D, D)))[0][:P], stretch)
-            off = 10.0 ** random.uniform(-6, 1) * random.standard_normal((P, D))
-            return turning._replace(directions=(turning.directions * (1 + off)).astype(np.float32))
-    axes: Float64 = np.linalg.qr(random.standard_normal((D, D)))[0] * 10.0 ** random.uniform(-1, 1)
-    return factored(axes[:P])
+            return np.asarray(np.linalg.qr(skewed)[0] * 10.0 ** random.uniform(-1, 1))
+    return skewed
 
 
 def rows_of(random: Generator, V: int, D: int) -> Float32:

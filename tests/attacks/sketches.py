@@ -10,25 +10,13 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32
 from logitsieve.index.sketch_rows import check_rows
-from logitsieve.index_builder.fit.levels import FIRST
 from logitsieve.kernels.sketch.levels import FIRST_NORM, LAST_NORM, MIDDLE_NORM, TAIL_LENGTH
 from tests.attacks import bounds, topk
-from tests.attacks.matrices import (
-    DIMS,
-    Sketched,
-    contexts_of,
-    other_sketch,
-    sketched,
-    softmax_of,
-    with_levels,
-)
+from tests.attacks.matrices import DIMS, Sketched, contexts_of, other_sketch, sketched, softmax_of
 from tests.attacks.tally import Tally
 
 CRAFTED, ROWS, HALVINGS = 4, 6, 30
-NUMBERS = (
-    *("directions", "stretch", "triangle", "limits", "starts"),
-    *("coarse", "first", "middle", "fine"),
-)
+NUMBERS = "directions", "limits", "starts", "coarse", "first", "middle", "fine"
 
 
 def crafted(random: Generator) -> Tally:
@@ -61,8 +49,8 @@ def least_limits(random: Generator) -> Tally:
 
 def least_norms(random: Generator) -> Tally:
     """The least norms of a level that are accepted, and contexts along errors or tails."""
-    V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > FIRST]))
-    victim = with_levels(softmax_of(random, V, D), random)
+    V, D = int(random.integers(2, 300)), int(random.choice([dim for dim in DIMS if dim > 16]))
+    victim = sketched(softmax_of(random, V, D), random, first=16)
     kind = (TAIL_LENGTH, FIRST_NORM, MIDDLE_NORM, LAST_NORM)[random.integers(4)]
 
     def scaled(factor: float) -> Sketched:
@@ -88,8 +76,7 @@ def spoiled(victim: Sketched, random: Generator) -> Sketched:
         W = victim.softmax.weight
         off = 2.0 ** random.uniform(-26, -10) * random.standard_normal(W.shape)
         return other_sketch(victim, (W * (1 + off)).astype(np.float32))
-    names = [name for name in NUMBERS if name in victim.arrays]
-    name = names[random.integers(len(names))]
+    name = NUMBERS[random.integers(len(NUMBERS))]
     array = victim.arrays[name].copy()
     if array.dtype == np.uint8:
         content = array.reshape(-1)

@@ -9,9 +9,10 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.index_builder.fit.rotated_rows import factored, turn
-from logitsieve.index_builder.fit.sketch import Widths, code
+from logitsieve.index_builder.fit.rotated_rows import rounded, turn
+from logitsieve.index_builder.fit.sketch import code
 from logitsieve.kernels.simd.planes import LARGEST_CODE
+from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.stored import KINDS
 from tests.attacks.judge import best
 from tests.attacks.matrices import DIMS, Sketched, contexts_of, sketched, softmax_of
@@ -64,9 +65,8 @@ def coded_exactly(random: Generator, V: int) -> tuple[Sketched, Float32]:
     W[:, random.integers(D)] = 127  # the scale is a power of two then
     W *= np.float32(2.0 ** random.integers(-20, 20))
     softmax = Softmax(W, np.zeros(V, np.float32))
-    turned = turn(softmax, factored(np.eye(D)))
-    widths = Widths(int(random.choice([16, 64])), 64)
-    arrays = code(softmax, turned, widths, np.arange(V, dtype=np.int32))
+    turned = turn(softmax, rounded(np.eye(D)))
+    arrays = code(turned, 64)
     h = random.integers(-16256, 16257, D).astype(np.float32)
     h[random.integers(D)] = 16256  # the largest code: its scale is a power of two too
     h *= np.float32(2.0 ** random.integers(-9, 9))
@@ -135,20 +135,19 @@ def extreme_row(victim: Sketched, random: Generator) -> int:
     return int(np.argsort(-errors)[random.integers(min(5, len(errors)))])
 
 
-def parallel(victim: Sketched, row: int, fine: bool, random: Generator) -> Float32:
-    """[D] a context whose coordinates are those of the row's coding error and of its rest.
+def parallel(victim: Sketched, row: int, last: bool, random: Generator) -> Float32:
+    """[D] a context whose coordinates are those of the row's coding errors or of its tail.
 
-    Of that rest, too, which is outside of all coordinates.
+    And of its residual, which is outside of all coordinates.
     """
-    coded, _ = victim.decoded(fine)
-    M = coded.shape[1]
-    basis, stretch = basis_of(victim.arrays), victim.turned.turning.stretch.astype(np.float64)
+    coded, _ = victim.decoded(last)
+    basis, F = basis_of(victim.arrays), widths_of(victim.arrays).coarse
     turned = victim.turned.rows[row].astype(np.float64)
-    outside = victim.softmax.weight[row] / stretch - turned @ basis
-    error, rest = turned[:M] - coded[row], turned[M:]
-    rests = _unit(np.concatenate([rest, outside])) * 10.0 ** random.uniform(-2, 2)
-    c = np.concatenate([_unit(error), rests[: len(rest)]])
-    h = (np.linalg.pinv(basis) @ c + rests[len(rest) :]) / stretch
+    outside = victim.softmax.weight[row] - turned @ basis
+    error = turned - coded[row]
+    tail = turned[F:] if random.random() < 0.3 else error[F:]
+    c = np.concatenate([_unit(error[:F]), _unit(tail) * 10.0 ** random.uniform(-2, 2)])
+    h = np.linalg.solve(basis, c) + _unit(outside) * 10.0 ** random.uniform(-9, -2)
     size = np.linalg.norm(victim.softmax.weight.astype(np.float64), axis=1).max()
     h *= random.choice([-1, 1]) * 10.0 ** random.uniform(-2, 2) / max(np.linalg.norm(h), 1e-300)
     return np.ascontiguousarray(h / max(1.0, size * 1e-30), np.float32)
@@ -164,7 +163,7 @@ def nearly_tied(
     """What `judged` takes: biases such that for h the logits of `row` and of k others are close."""
     softmax, none = victim.softmax, np.zeros(victim.softmax.vocab_size, np.float32)
     logits = logits64(softmax.weight, none, h[None])[0]
-    tied = victim.with_bias(tying_biases(logits, row, random, k))
+    tied = victim.biased(tying_biases(logits, row, random, k))
     return tied.head, tied.softmax, around(h, ROWS // 2, random), k
 
 

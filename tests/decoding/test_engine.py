@@ -31,7 +31,7 @@ def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
     """If lists answered any row, nothing is promised."""
     softmax, hidden = make_softmax(), make_hidden(9)
-    parts = {"sketch": usual_sketch(softmax, 16), "screen": screen_arrays(softmax)}
+    parts = {"sketch": usual_sketch(softmax), "screen": screen_arrays(softmax)}
     more: Any = {"parts": parts, "config": {"fallback": "sketch"}}
     path = write_heads(tmp_path / "lm" / "1", softmax, "sketch", "screen", **more)
     decoder = LocalDecoder(open_index(path))

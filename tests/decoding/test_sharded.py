@@ -57,9 +57,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with a sketch with levels."""
+    """An index with a sketch."""
     softmax, out = make_softmax(vocab_size=V, dim=128), tmp_path_factory.mktemp("levels")
-    parts = {"sketch": usual_sketch(softmax, 16)}
+    parts = {"sketch": usual_sketch(softmax)}
     return write_heads(out / "lm" / "1", softmax, "sketch", parts=parts)
 
 

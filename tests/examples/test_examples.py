@@ -49,7 +49,7 @@ def test_arrays_to_index_beam_search_and_kserve_infer(
     arrays = tmp_path / "softmax.npz"
     np.savez(arrays, W=softmax.weight, b=softmax.bias, contexts=np.float32(make_hidden(600)))
     main_of("arrays_to_index")(arrays, tmp_path / "lm" / "1", LIGHT)
-    assert "sketch     same ids 1.000  proven 1.000" in capsys.readouterr().out
+    assert "sketch     same ids 1.000  proven 0.000" in capsys.readouterr().out
     main_of("beam_search")(str(models / "other" / "1"))
     assert len(capsys.readouterr().out.splitlines()) == 4
     main_of("kserve_infer")(server.address, "other")

@@ -44,8 +44,8 @@ def sketch(softmax: Softmax, contexts: np.ndarray) -> Any:
 
 @pytest.fixture(scope="module")
 def head(softmax: Softmax) -> SketchHead:
-    """The product's, over a sketch with levels of its own."""
-    return sketch_head(softmax, usual_sketch(softmax, 64))
+    """The product's, over a sketch of its own."""
+    return sketch_head(softmax, usual_sketch(softmax))
 
 
 def plain(softmax: Softmax) -> Any:
@@ -83,7 +83,7 @@ def test_proven_ids_are_those_of_the_product(
 
 def test_an_allowed_error_reads_less(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
     asked = contexts[::20]
-    head = SketchHead(softmax, usual_sketch(softmax, 64), fallback=ExactHead(softmax))
+    head = SketchHead(softmax, usual_sketch(softmax), fallback=ExactHead(softmax))
     most = head.max_error
     answers = [nano.sketch_topk(plain(softmax), sketch, h, K, most) for h in asked]
     assert np.array_equal(np.stack([ids for ids, _ in answers]), head.topk(asked, K).ids)

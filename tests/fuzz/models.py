@@ -17,7 +17,7 @@ def write_models(models: Path) -> None:
         out, softmax = models / MODEL / str(version), make_softmax(V, D, version)
         parts = {name: ARRAYS[name](softmax) for name in heads}
         if version == 2:
-            parts["sketch"] = usual_sketch(softmax, 16)
+            parts["sketch"] = usual_sketch(softmax)
         write_heads(out, softmax, *heads, vocabulary=words, parts=parts)
     (models / MODEL / "3").mkdir()
     aliases = models / MODEL / "aliases.json"

@@ -39,7 +39,6 @@ def on_host(name: str) -> Any:
         ("screen", {"probes": 6}, 70),
         ("screen", {"escalate": 0.3}, 4),
         ("screen", {"escalate": 0.9, "probes": 2}, 3),
-        ("screen", {"prescreen": 1}, 5),
         ("svd", {"width": 3, "candidates": 40}, 3),
         ("svd", {"candidates": 2}, 3),
     ],
@@ -158,7 +157,7 @@ def test_every_head_has_its_twin_on_the_host_and_its_row_in_the_docs() -> None:
 
 def test_a_sketch_proves_at_any_max_error() -> None:
     registry, on_device = GpuBackend(DEVICE).adapted(HEADS, SOFTMAX)
-    parts, knobs = {"sketch": usual_sketch(SOFTMAX, 16)}, {"sketch": {"max_error": 1e-3}}
+    parts, knobs = {"sketch": usual_sketch(SOFTMAX)}, {"sketch": {"max_error": 1e-3}}
     head = make_heads(registry, on_device, parts, knobs, 1)["sketch"].with_knobs(max_error=0.5)
     assert (head.knobs, head.max_error, head.proves) == ({"max_error": 0.0}, 0.0, True)
     assert head.topk(HIDDEN, 5).exact.all()

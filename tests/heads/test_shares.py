@@ -5,16 +5,18 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads.sketch import GRADES
 from logitsieve.kernels.topk.descriptor import shares_of
 from tests.oracle import best, logits64
-from tests.synthetic import make_graded, make_head, make_hidden, make_softmax
+from tests.synthetic import make_head, make_hidden, make_softmax
 
 SMALL, LARGE = make_softmax(5000, 48), make_softmax(40_000, 64)  # LARGE: 10 MB, five shares
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize(
-    "make", [partial(make_head, "exact"), partial(make_head, "sketch"), make_graded]
+    "make",
+    [partial(make_head, "exact"), *(partial(make_head, "sketch", max_error=g) for g in GRADES)],
 )
 def test_the_best_of_all_shares_are_the_best_of_all_rows(make: Any, count: int) -> None:
     head, hidden, k = make(SMALL), make_hidden(4, 48), 5

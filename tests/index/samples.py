@@ -13,8 +13,8 @@ import numpy as np
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES, pieces
-from logitsieve.index_builder.fit.levels import code_levels
-from logitsieve.index_builder.fit.rotated_rows import Turned, square
+from logitsieve.index_builder.fit.rotated_rows import Turned, rounded
+from logitsieve.index_builder.fit.sketch import code
 from tests.synthetic import Arrays, write_heads
 
 ESCAPES = "\x1b]0;owned\x07" * 1000  # to be quoted shortly, and without effect
@@ -34,15 +34,15 @@ def tiny_screen() -> Arrays:
     }
 
 
-def write_levels(out: Path) -> Path:
-    """Seven words of twenty dimensions, and their sketch with levels: sixteen in eight bits.
+def write_sketch(out: Path) -> Path:
+    """Seven words of twenty dimensions, and their sketch: sixteen in eight bits.
 
-    Numbers are short, limits and norms far above the least: every CPU computes the same.
+    Numbers are short, limits far above the least: every CPU computes the same.
     """
     weight = (((np.arange(140) * 37 % 41).reshape(7, 20) - 20) / 8).astype(np.float32)
     softmax = Softmax(weight, (np.arange(7) / 4).astype(np.float32))
-    sketch = code_levels(Turned(square(np.eye(20)), weight, np.zeros(7), 0.0), 16)
-    sketch |= {"limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20]), "norms": np.full(6, 1024.0)}
+    sketch = code(Turned(rounded(np.eye(20)), weight, 0.0), 16)
+    sketch |= {"limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20])}
     return write_heads(out, softmax, "sketch", parts={"sketch": sketch})
 
 

@@ -23,10 +23,9 @@ from logitsieve.index.verify import (
     fingerprint,
     verify_contents,
 )
-from logitsieve.index_builder.fit.sketch import Widths
 from tests.index.samples import forge, replace_file, rewrite, spoil_tensor, write_tiny
 from tests.refusals import unreadable
-from tests.synthetic import encode, make_hidden, make_softmax, rotated, write_heads
+from tests.synthetic import make_hidden, make_softmax, rotated, sketch_arrays, write_heads
 
 FILES = ["manifest.json", "softmax.safetensors", "screen.safetensors", "vocabulary.txt"]
 
@@ -93,8 +92,7 @@ def test_a_matrix_named_wrongly_everywhere_is_refused(tiny: Path) -> None:
 
 def write_sketched(out: Path, softmax: Softmax, sketched: Softmax) -> Path:
     """An index of one matrix, all digests of which fit, with the sketch of another."""
-    directions, _ = rotated(sketched, make_hidden(64), sketched.dim)
-    sketch = encode(sketched, directions, Widths(16, 64))
+    sketch = sketch_arrays(sketched, rotated(sketched, make_hidden(64)))
     rewrite(write_heads(out, softmax, "sketch"), "sketch", sketch)
     return out
 
@@ -123,8 +121,8 @@ def test_all_rows_find_what_a_sample_misses(tmp_path: Path) -> None:
     assert len(checked) == SAMPLED
     wrong = int(np.setdiff1d(np.arange(20_000), checked)[12])
     data = bytearray((out / "sketch.safetensors").read_bytes())
-    fine = read_contents(out).parts["sketch"]["fine"]
-    place = bytes(data).index(fine[wrong].tobytes())
+    coarse, (group, lane) = read_contents(out).parts["sketch"]["coarse"], divmod(wrong, 16)
+    place = bytes(data).index(coarse[group].tobytes()) + 4 * lane
     data[place] ^= 0x40
     replace_file(out / "sketch.safetensors", bytes(data))
     forge(out)
@@ -134,43 +132,8 @@ def test_all_rows_find_what_a_sample_misses(tmp_path: Path) -> None:
     stages: dict[str, tuple[int, int]] = {}
     verify_contents(contents, lambda stage, *done: stages.update({stage: done}))
     assert stages["rows"] == (SAMPLED, SAMPLED)
-    with pytest.raises(IndexUnreadable, match=f"row {wrong}: fine codes are farther off"):
+    with pytest.raises(IndexUnreadable, match=f"row {wrong}: coarse codes are farther off"):
         verify_index(out, all_rows=True)
-
-
-@pytest.mark.parametrize("all_rows", [False, True])
-def test_norms_below_those_of_the_rows_checked_are_refused(tmp_path: Path, all_rows: bool) -> None:
-    """A sample shows too little of a norm, but for one that is far too low."""
-    out, softmax = tmp_path / "demo" / "1", make_softmax(vocab_size=3000)
-    write_sketched(out, softmax, softmax)
-    for factor in (0.999, 0.001):
-        spoil_tensor(out, "sketch", "norms", lambda norms: norms.__imul__(factor))  # noqa: B023
-        contents = read_contents(out)
-        if factor > 0.9 and not all_rows:
-            verify_contents(contents)
-            continue
-        with pytest.raises(IndexUnreadable, match=r"norms has .* for coarse errors") as refused:
-            verify_contents(contents, all_rows=all_rows)
-        assert refused.value.file == out / "sketch.safetensors"
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan, -1.0])
-def test_norms_that_bound_nothing_are_refused_at_each_open(tmp_path: Path, value: float) -> None:
-    out, softmax = tmp_path / "demo" / "1", make_softmax(vocab_size=300)
-    write_sketched(out, softmax, softmax)
-    spoil_tensor(out, "sketch", "norms", lambda norms: norms.__setitem__(4, value))
-    with pytest.raises(IndexUnreadable, match="norms are not all finite and 0 or more"):
-        open_index(out, verify="sizes")
-
-
-def test_a_sketch_without_norms_is_refused_by_name(tmp_path: Path) -> None:
-    softmax = make_softmax(vocab_size=300)
-    out = write_sketched(tmp_path / "demo" / "1", softmax, softmax)
-    tensors = {name: np.array(array) for name, array in read_contents(out).parts["sketch"].items()}
-    del tensors["norms"]
-    rewrite(out, "sketch", tensors)
-    with pytest.raises(IndexUnreadable, match="holds no tensor 'norms'"):
-        open_index(out, verify="sizes")
 
 
 def test_the_sample_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.index.samples import (
     snapshot,
     tiny_screen,
     tiny_softmax,
-    write_levels,
+    write_sketch,
     write_tiny,
 )
 from tests.refusals import refused
@@ -41,7 +41,7 @@ def test_golden_bytes(tiny: Path, tmp_path: Path) -> None:
     assert snapshot(tiny) == snapshot(GOLDEN)
     verify_contents(read_contents(GOLDEN))
     golden = GOLDEN.parent / "2"
-    assert snapshot(write_levels(tmp_path / "demo" / "2")) == snapshot(golden)
+    assert snapshot(write_sketch(tmp_path / "demo" / "2")) == snapshot(golden)
     verify_contents(read_contents(golden), all_rows=True)
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +14,13 @@ def _home(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         yield
+
+
+@pytest.fixture
+def always_a_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For few words all logits may take less time, and the sketch is left out."""
+
+    def widest(choices: Iterable[int], us: Callable[[int], float]) -> int:
+        return max(choices, key=lambda first: (first, us(first)))
+
+    monkeypatch.setattr("logitsieve.index_builder.fit.sketch.fastest", widest)

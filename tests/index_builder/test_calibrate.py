@@ -13,7 +13,7 @@ from tests.synthetic import decaying, rotated, sketch_arrays
 
 def test_each_head_is_measured_itself_at_each_batch_size() -> None:
     softmax, hidden = decaying(2000, 128)
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden, softmax.dim)[0], 32)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
     exact = ExactHead(softmax)
     head = SketchHead(softmax, arrays, fallback=exact, knobs={"max_error": 0.0})
     heads = [exact, head, head.with_knobs(max_error=1e-15)]

@@ -31,7 +31,7 @@ def test_other_heads_are_fitted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     inputs = BuildInputs(softmax=make_softmax(120, 16), train=train, heldout=heldout, **given)
     fitted, *rest = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
-    assert rest == ["exact", ""]  # no other head proves its answers
+    assert rest == ["exact", {}]  # no other head proves its answers
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 

@@ -140,12 +140,10 @@ def why_not(
     ahead = (logits > logit) | ((logits == logit) & (every[0] < word))
 
     stages: list[Facts] = _constraint_stage(constraints, word)
-    prescreened = bool(head.knobs.get("prescreen"))
     if head.name == "screen":
-        lists = head.with_knobs(prescreen=0) if prescreened else head
-        in_list = computed or escalated or _looked_at(lists, hidden, k, word)
+        in_list = computed or escalated or _looked_at(head, hidden, k, word)
         stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
-    bounded = head.name == "sketch" or prescreened or escalated
+    bounded = head.name == "sketch" or escalated
     looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
     stages += [looked, {"stage": "best", "passed": answered, "k": k, "least": least}]

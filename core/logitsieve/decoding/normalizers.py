@@ -119,11 +119,11 @@ class Query(NamedTuple):
         candidates = self.head.candidates(self.hidden, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
-    def draw(self, how: Sampling, width: float = inf) -> Drawn:
+    def draw(self, how: Sampling) -> Drawn:
         """Draw from all ids that filters leave, by the answering head, `exact` or `sketch`."""
         options = DrawOptions(
             how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
-            how.top_p, how.min_p, width, self.index.first_id,
+            how.top_p, how.min_p, self.index.first_id,
         )  # fmt: skip
         return cast(ExactHead, self.head).draw(self.hidden, options)
 

@@ -33,7 +33,6 @@ from logitsieve.decoding.normalizers import (
     quick_log_z,
 )
 from logitsieve.heads._base.head import no_edits, refuse_first
-from logitsieve.heads.sketch import PRODUCTS_A_DRAW, WIDEST_LOG_Z
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
@@ -44,6 +43,8 @@ TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 256  # best ids that often hold the nucleus
+# Products of W and a row of hidden in the time of a draw by best ids, W in L3; half from DRAM.
+PRODUCTS_A_DRAW = 1 << 16
 LEAST_PRODUCTS = 1 << 23  # of W and a row of hidden, with fewer all logits take as little time
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 # With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
@@ -264,26 +265,14 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
 
 
 def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """Draw with log Z by the coarse codes, needed anyway, or more closely, if named.
-
-    With levels, the best ids and log Z from products with all of W take less time.
-    """
-    if not _filtered(how):
-        if query.head.quick_best and _suits_best(query, how, MOST_OPEN):
-            best, _, log_z = _best_with_log_z(query, BEST)
-            draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
-            found = draws.ids, True, draws.provenance.scanned
-            return _Drawn(*found, SKETCH, narrowed(log_z, query))
-        width = min(query.width, WIDEST_LOG_Z) if normalizer is SKETCH else query.width
-        ids, fields, scanned = query.draw(how, width)
-        return _Drawn(ids, True, scanned, SKETCH, narrowed(LogZ(fields, query.scale), query))
+    """Draw by the best ids and log Z if they probably suffice, else by all logits."""
+    if not _filtered(how) and query.head.quick_best and _suits_best(query, how, MOST_OPEN):
+        best, _, log_z = _best_with_log_z(query, BEST)
+        draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+        found = draws.ids, True, draws.provenance.scanned
+        return _Drawn(*found, SKETCH, narrowed(log_z, query))
     ids, fields, scanned = query.draw(how)
-    log_z = LogZ(fields, query.scale)
-    if query.width < inf and (wide := np.flatnonzero(log_z.spans > query.width)).size:
-        every = query.rows(wide)._replace(head=EXACT.source(query.index))
-        nothing = how._replace(samples=0, seeds=how.seeds[wide])
-        fields[wide] = every.draw(nothing).log_z
-    return _Drawn(ids, True, scanned, SKETCH, log_z)
+    return _Drawn(ids, True, scanned, SKETCH, LogZ(fields, query.scale))
 
 
 def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:

@@ -144,7 +144,7 @@ class DeviceLists(NamedTuple):
 class GpuScreen(DeviceHead, ScreenHead):
     """The learned screen: exact logits of the lists of each row's best clusters.
 
-    Routes equal the host's, by exact dots with the centroids. `prescreen` is ignored.
+    Routes equal the host's, by exact dots with the centroids.
     """
 
     def _prepare(self) -> None:

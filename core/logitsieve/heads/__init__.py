@@ -45,8 +45,6 @@ def make_heads(
         if name != "exact" and name not in knobs:
             continue
         arrays = dict(parts[kind.part.name]) if kind.part else {}
-        for part in kind.borrows:
-            arrays |= {f"{part}.{key}": array for key, array in parts.get(part, {}).items()}
         named = heads.get(fallback)
         other = named if named and named.max_error < 1.0 else last
         heads[name] = kind.from_arrays(

@@ -4,13 +4,12 @@ Time O(B V D), memory O(B (D + K)).
 """
 
 from functools import partial
-from math import inf
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, Int64, UInt64
-from logitsieve.heads._base.head import Edits, edits_of_rows, no_edits, ready_request, refuse_first
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
@@ -30,16 +29,11 @@ class DrawOptions(NamedTuple):
     edits: Edits | None = None
     top_p: float = 1.0  # before min_p
     min_p: float = 0.0
-    width: float = inf  # nats for log Z of `sketch`, without filters
     first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
 
     @property
     def filtered(self) -> bool:
         return self.top_p < 1.0 or self.min_p > 0.0
-
-    def rows(self, rows: Int64) -> Self:
-        edits = None if self.edits is None else edits_of_rows(self.edits, rows)
-        return self._replace(seeds=self.seeds[rows], edits=edits)
 
 
 class Drawn(NamedTuple):
@@ -90,9 +84,9 @@ class ExactHead(Head):
         return np.asarray(self._dim * UNIT32 * largest * norms)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Draw for each row of hidden [B, D], with log Z to 1e-12: below any `width`."""
+        """Draw for each row of hidden [B, D], with log Z to 1e-12."""
         rows = len(hidden)
-        samples, seeds, step, scale, edits, top_p, min_p, _, first_id = options
+        samples, seeds, step, scale, edits, top_p, min_p, first_id = options
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
         asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows))
         draw = partial(gumbel_sample.entry(), self._address, hidden, *asked, ids, log_z)

@@ -8,14 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int32, Int64
-from logitsieve.heads._base.head import Knob, by_knob, refuse_first, require_part
+from logitsieve.api.results import Float32, Int32
+from logitsieve.heads._base.head import Knob, by_knob, refuse_first
 from logitsieve.heads._base.kernel_head import BestWithLogZ, ClusteredHead, empty_best
 from logitsieve.heads._base.spec import PartSpec, TensorSpec, no_empty_lists, no_id_twice
-from logitsieve.heads.sketch import SKETCH
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.screen.screen_topk import screen_log_z, screen_routes
-from logitsieve.kernels.sketch.sketch import sketch_descriptor
 
 
 class ScreenHead(ClusteredHead):
@@ -26,7 +24,6 @@ class ScreenHead(ClusteredHead):
     """
 
     name = "screen"
-    borrows = ("sketch",)
     part = PartSpec(
         "screen",
         {
@@ -62,18 +59,8 @@ class ScreenHead(ClusteredHead):
             whole=False,
             tried=(0.01, 0.02, 0.05),
         ),
-        prescreen=Knob(
-            help="1: bound candidates by the sketch before computing any; pays where D is large",
-            default=0,
-            low=0,
-            high=1,
-            tried=(0, 1),
-        ),
     )
-    limits = by_knob(
-        probes=lambda arrays, _: len(arrays["centroids"]),
-        prescreen=lambda arrays, _: int("sketch.fine" in arrays and "sketch.middle" not in arrays),
-    )
+    limits = by_knob(probes=lambda arrays, _: len(arrays["centroids"]))
 
     def _prepare(self) -> None:
         self.estimates_log_z = "outside_rows" in self._arrays
@@ -101,11 +88,3 @@ class ScreenHead(ClusteredHead):
         one, clusters = self.with_knobs(probes=1), np.empty((len(hidden), 1), np.int32)
         refuse_first([screen_routes(one._address, hidden, clusters)])
         return clusters[:, 0]
-
-    def _sketch(self) -> Int64 | None:
-        if not self.knobs["prescreen"]:
-            return None
-        held = {name: f"sketch.{name}" for name in SKETCH.tensors}
-        arrays = {name: self._arrays[key] for name, key in held.items() if key in self._arrays}
-        require_part(SKETCH, arrays, self._softmax)
-        return sketch_descriptor(self._softmax.descriptor, arrays)

@@ -12,14 +12,14 @@ from logitsieve.api.results import Float64, Int64
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import NUMBERS_IN
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA, numbers_of, widths_of
+from logitsieve.kernels.sketch.sketch import numbers_of, widths_of
 
 MIDDLE = 128  # the code that stands for 0
 LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 
 
 class Coding(NamedTuple):
-    """Rows of one coding in float64, and their limits: of a level, norms and the longest codes."""
+    """Rows of one coding in float64, and their limits."""
 
     name: str
     codes: Float64  # [R, F] of the coordinates from `first` on
@@ -38,38 +38,15 @@ class Coding(NamedTuple):
         return self.coded(turned) - self.codes * self.scales[:, None]
 
 
-def codings_of(sketch: Arrays, rows: Int64, places: Int64) -> Iterator[Coding]:
-    """Yield all codings of these rows, which lie at `places` of `coarse`."""
-    if "middle" in sketch:
-        yield from _levels(sketch, places)
-        return
-    limits, fine = sketch["limits"].tolist(), sketch["fine"][rows]
-    coded = min(len(sketch["directions"]), fine.shape[1] - EXTRA)
-    width = widths_of(sketch).coarse
-    ends = sketch["coarse"][places // LANES, -LANES * COARSE_EXTRA :].copy().view(np.float32)
-    numbers = ends.reshape(len(places), -1, LANES)[np.arange(len(places)), :, places % LANES]
-    scales, rests, _ = numbers.T.astype(np.float64)
-    codes = _coarse(sketch, places, width)[:, :coded]
-    yield Coding("coarse", codes, scales, rests, *limits[:2])
-    scales, rests = fine[:, -EXTRA:].copy().view(np.float32).T.astype(np.float64)
-    codes = fine[:, :coded].astype(np.float64) - MIDDLE
-    yield Coding("fine", codes, scales, rests, *limits[2:4])
-
-
-def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
-    rows, groups = np.arange(len(places)), sketch["coarse"][places // LANES, : LANES * width]
-    quads = groups.reshape(len(places), width // 4, LANES, 4)[rows, :, places % LANES]
-    return quads.reshape(len(places), width).astype(np.float64) - MIDDLE
-
-
-def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
+def codings_of(sketch: Arrays, places: Int64) -> Iterator[Coding]:
+    """Yield all codings of these rows: of the first coordinates, then of each level."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
     taken = {name: sketch[name][groups] for name in NUMBERS_IN}
     of_groups = numbers_of({**sketch, **taken})
     numbers = [kind[np.arange(len(places)), lanes].astype(np.float64) for kind in of_groups]
-    codes = _coarse(sketch, places, F)
-    yield Coding("coarse", codes, numbers[0], numbers[1], *limits[:2])
+    codes = _coarse(sketch, places, F)[:, : len(sketch["directions"])]
+    yield Coding("coarse", codes, numbers[0], numbers[1], limits[0], limits[1])
     size = LANES * widths.padded // 8
     planes = taken["first"], taken["middle"], taken["fine"]
     one, two, three, four = (
@@ -80,6 +57,12 @@ def _levels(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     pairs = zip(numbers[2::2], numbers[3::2], strict=True)
     for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
         yield Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
+
+
+def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
+    rows, groups = np.arange(len(places)), sketch["coarse"][places // LANES, : LANES * width]
+    quads = groups.reshape(len(places), width // 4, LANES, 4)[rows, :, places % LANES]
+    return quads.reshape(len(places), width).astype(np.float64) - MIDDLE
 
 
 def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:

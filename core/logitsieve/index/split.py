@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
-from logitsieve.api.results import Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.sketch import SKETCH
@@ -17,7 +16,6 @@ from logitsieve.index.reader import Contents, read_contents, read_vocabulary
 from logitsieve.index.writer import new_path, write_index
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import NUMBERS_IN
-from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
@@ -84,25 +82,6 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
 
 
 def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
-    """Return the sketch of some rows of W, in the same relative order; its limits hold for them."""
-    if "middle" in sketch:  # in the order of ids, and shards begin with whole groups
-        groups = slice(rows.start // LANES, -(-rows.stop // LANES))
-        return {**sketch, **{name: sketch[name][groups].copy() for name in NUMBERS_IN}}
-    order = sketch["order"]
-    places = np.flatnonzero((order >= rows.start) & (order < rows.stop))
-    taken = {
-        "order": order[places] - np.int32(rows.start),
-        "coarse": _regrouped(sketch["coarse"], places, widths_of(sketch).coarse),
-        "fine": np.ascontiguousarray(sketch["fine"][rows]),
-    }
-    return {**sketch, **taken}
-
-
-def _regrouped(groups: np.ndarray, places: Int64, codes: int) -> np.ndarray:
-    fields = groups.reshape(len(groups), -1, LANES, 4)
-    rows = np.zeros((-(-len(places) // LANES) * LANES, fields.shape[1], 4), np.uint8)
-    rows[:, : codes // 4] = NO_CODE
-    rows[:, -1] = np.frombuffer(np.float32(-np.inf).tobytes(), np.uint8)
-    rows[: len(places)] = fields[places // LANES, :, places % LANES]
-    grouped = rows.reshape(len(rows) // LANES, LANES, *rows.shape[1:]).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(grouped).reshape(len(grouped), -1)
+    """Return the sketch of some rows of W, whole groups of it; its limits hold for them."""
+    groups = slice(rows.start // LANES, -(-rows.stop // LANES))
+    return {**sketch, **{name: sketch[name][groups].copy() for name in NUMBERS_IN}}

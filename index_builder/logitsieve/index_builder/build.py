@@ -175,8 +175,9 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
 
 
 def _warn(index: Index, judged: bool) -> None:
-    if note := index.manifest.config.get("screen_note"):
-        logger.warning("%s: %s", index.path, note)
+    for about in ("sketch_note", "screen_note"):
+        if note := index.manifest.config.get(about):
+            logger.warning("%s: %s", index.path, note)
     if not judged:
         return
     for point in (index.calibration or {}).get("points", ()):

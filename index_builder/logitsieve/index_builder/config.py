@@ -69,9 +69,6 @@ class BuildConfig(ScreenConfig):
         65_535,
     )
     heldout_rows: int = option(50_000, JUDGES, 1, 10**9)
-    sketch_memory: float = option(
-        0.3, "Memory of the sketch at most, in sizes of the softmax.", 1e-3, 10
-    )
     lsh_recall: float = option(
         0.9, "Share of held-out contexts whose best word the hash tables of lsh find.", 0.01, 1
     )
@@ -93,7 +90,7 @@ class BuildConfig(ScreenConfig):
     reproducible: bool = option(
         False,
         "Choose nothing by measured times, so that equal inputs give equal files, but for"
-        " calibration.json: a sketch of one width, which answers what others leave."
+        " calibration.json: a sketch of one width."
         " Without a target precision.",
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)

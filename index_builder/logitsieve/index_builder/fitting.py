@@ -195,13 +195,8 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
         return float(inputs.vocab_size * row)
     sketch = fitted[name].arrays
     scanned = inputs.trial.scanned(heads_of(inputs.softmax, fitted)[name])
-    swept = turning_bytes(sketch) + sketch["coarse"].nbytes
+    swept = sketch["directions"].nbytes + sketch["coarse"].nbytes
     return float(swept + SCATTERED * scanned * (row + sketch["fine"].shape[1]))
-
-
-def turning_bytes(sketch: Arrays) -> float:
-    triangle = sketch["triangle"].nbytes / 2 if "triangle" in sketch else 0  # none with levels
-    return float(sketch["directions"].nbytes + triangle)
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:

@@ -1,8 +1,8 @@
 """The steps of a build, in order: label, fit, calibrate, write."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
-from logitsieve.index_builder.fit.levels import fit_levels
 from logitsieve.index_builder.fit.lsh import fit_lsh
 from logitsieve.index_builder.fit.screen import (
     checked_target,
@@ -25,7 +24,7 @@ from logitsieve.index_builder.fit.screen import (
     label_depth,
     refuse_unprovable,
 )
-from logitsieve.index_builder.fit.sketch import fit_sketch, fit_without_contexts
+from logitsieve.index_builder.fit.sketch import fit_sketch, steep
 from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
     EXACT,
@@ -34,11 +33,8 @@ from logitsieve.index_builder.fitting import (
     FitInputs,
     FitResult,
     at_grades,
-    bytes_read,
-    cheapest,
     each_by,
     exact_labels,
-    heads_of,
     part_name,
     sample_rows,
     shared_heads,
@@ -51,10 +47,7 @@ from logitsieve.index_builder.screen.outlook import (
     outlook,
 )
 
-FITS: dict[
-    str, Callable[[FitInputs], FitResult]
-] = {  # one that others fall back on comes before them
-    SKETCH: fit_sketch,
+FITS: dict[str, Callable[[FitInputs], FitResult]] = {
     "screen": fit_screen,
     "svd": fit_svd,
     "lsh": fit_lsh,
@@ -65,6 +58,10 @@ FITS: dict[
 
 HEADS_BUILT = (EXACT, "screen", SKETCH)
 WITHOUT_CONTEXTS = (EXACT, SKETCH)
+SKETCH_NOTE = (
+    "the head sketch takes no less time than all logits, so it is left out; name it in `heads` to"
+    " have it"
+)
 EVALUATED = 10  # answers at which held-out precision is judged, at most
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
@@ -79,7 +76,7 @@ def run(
 ) -> Index:
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
     with _threads(config.threads):
-        fitted, fallback, note = _fit(inputs, names, scratch)
+        fitted, fallback, notes = _fit(inputs, names, scratch)
         shared = shared_heads(softmax, fitted, fallback)
         heads = {name: each.value for name, each in shared.items()}
         graded = {SKETCH: at_grades(softmax, fitted)}
@@ -107,7 +104,7 @@ def run(
             **asdict(config),
             "target_precision": dict(inputs.target or {}),
             "fallback": fallback,
-            **({"screen_note": note} if note else {}),
+            **notes,
         },
         seeds={"seed": config.seed},
         calibration=calibration,
@@ -119,41 +116,47 @@ def run(
 
 def _fit(
     inputs: BuildInputs, names: Sequence[str], scratch: Path
-) -> tuple[dict[str, FitResult], str, str]:
-    """Return the fitted heads, the one that answers for others, and a note about the screen."""
+) -> tuple[dict[str, FitResult], str, dict[str, str]]:
+    """Return the fitted heads, the one that answers for others, and notes on what is left out.
+
+    A screen is compared with the sketch, unless the softmax is steep: a sketch reads little then,
+    but short lists less, and they are fitted in little time.
+    """
     fitted: dict[str, FitResult] = {}
-    fallback, note = EXACT, ""
-    if levels := fit_levels(inputs) if SKETCH in names else None:
-        fitted, fallback = {SKETCH: levels}, SKETCH
-    elif SKETCH in names and not inputs.train.rows:
-        fitted, fallback = {SKETCH: fit_without_contexts(inputs)}, SKETCH
-    learned = [name for name in FITS if name in names and name not in fitted]
+    fallback, notes = EXACT, dict[str, str]()
+    if SKETCH in names:
+        if sketch := fit_sketch(inputs):
+            fitted, fallback = {SKETCH: sketch}, SKETCH
+        else:
+            notes["sketch_note"] = SKETCH_NOTE
+    learned = [name for name in FITS if name in names]
+    compared = "screen" in learned and SKETCH in fitted
+    compared = compared and not steep(inputs, fitted[SKETCH].arrays)
 
     @cache
     def prepared() -> FitInputs:
-        return prepare(inputs, label_depth(inputs, levels is not None), scratch)
+        return prepare(inputs, label_depth(inputs, compared), scratch)
 
     for name in learned:
-        if name == "screen" and levels is not None:
-            screen, note = _paying_screen(inputs, levels, prepared, scratch)
+        if name == "screen" and compared:
+            screen, note = _paying_screen(inputs, fitted[SKETCH], prepared, scratch)
             fitted |= {} if screen is None else {name: screen}
+            notes |= {"screen_note": note} if note else {}
             continue
         basis = replace(prepared(), fitted=dict(fitted), fallback=fallback)
         fitted[name] = FITS[name](basis)
-        if name == SKETCH:
-            fallback = _proving(inputs, fitted)
-    return fitted, fallback, note
+    return fitted, fallback, notes
 
 
 def _paying_screen(
-    inputs: BuildInputs, levels: FitResult, prepared: Callable[[], FitInputs], scratch: Path
+    inputs: BuildInputs, sketch: FitResult, prepared: Callable[[], FitInputs], scratch: Path
 ) -> tuple[FitResult | None, str]:
     """Return a screen, or None if the sketch is cheaper at equal precision, and a note.
 
     The sketch is judged, and answers what the screen leaves, at the largest of GRADES.
     """
     name, named = SKETCH, inputs.named
-    fitted = {name: replace(levels, knobs={"max_error": GRADES[-1]})}
+    fitted = {name: replace(sketch, knobs={"max_error": GRADES[-1]})}
     if named or inputs.train.rows <= SAMPLED:
         basis = prepared()
     else:
@@ -183,16 +186,6 @@ def _paying_screen(
     return screen if named else None, lost._replace(left=left).said(len(inputs.texts))
 
 
-def _proving(inputs: BuildInputs, fitted: Mapping[str, FitResult]) -> str:
-    """Return the head that answers for others: `sketch`, or `exact` for a flat softmax."""
-    if not inputs.heldout.rows:
-        return SKETCH
-    heads = heads_of(inputs.softmax, fitted)
-    read = {name: bytes_read(inputs, fitted, name) for name in (SKETCH, EXACT)}
-    us = None if inputs.config.reproducible else lambda name: inputs.trial.us(heads[name])
-    return cheapest(read, us)
-
-
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Limit faiss and BLAS to `count` threads, so that sums are equal everywhere."""
@@ -214,7 +207,7 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     exact = shared_heads(inputs.softmax, {})[EXACT]
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(
-        **vars(inputs),
+        **{each.name: getattr(inputs, each.name) for each in fields(BuildInputs)},
         labels=exact_labels(inputs, exact, train, depth, scratch / "fitted.npy", "label"),
         heldout_labels=exact_labels(
             inputs, exact, inputs.heldout, judged, scratch / "heldout.npy", "label held-out"
@@ -231,8 +224,8 @@ def check_heads(
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:
-        if name != EXACT and name not in FITS:
-            raise InvalidRequest("heads", repr(name), ", ".join([EXACT, *FITS]))
+        if name not in (allowed := (EXACT, SKETCH, *FITS)):
+            raise InvalidRequest("heads", repr(name), ", ".join(allowed))
         if not contexts and name not in WITHOUT_CONTEXTS:
             raise InvalidRequest("contexts", "nothing", f"contexts to fit the head {name} to")
     if targeted and not contexts:

@@ -12,7 +12,6 @@ import pytest
 from logitsieve.evaluation import evaluate
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
-from logitsieve.index_builder.fit import levels
 from logitsieve.index_builder.screen.cascade import ScreenCosts
 from logitsieve.index_builder.screen.outlook import Outlook, outlook
 from tests.index_builder.clustered import make_contexts, make_inputs
@@ -26,9 +25,7 @@ GATHERED = make_contexts(ROWS + 800, D, TOPICS, noise=0.2)
 ANYWHERE = make_hidden(ROWS + 800, D, scale=2.0)
 
 
-@pytest.fixture(autouse=True)
-def always_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "BITS", 0.0)  # the time of their bytes
+pytestmark = pytest.mark.usefixtures("always_a_sketch")
 
 
 def built(out: Path, contexts: np.ndarray, heldout: Sequence[np.ndarray], **more: Any) -> Index:

@@ -11,13 +11,13 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Answer, TopK, TopKReply
 from logitsieve.kernels.topk.entry import never
-from tests.synthetic import make_graded, make_head, make_hidden, make_softmax
+from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX, HIDDEN = make_softmax(500, 24), make_hidden(6, 24)
 HEADS = {
     "exact": make_head("exact", SOFTMAX),
     "proof": make_head("sketch", SOFTMAX),
-    "sketch": make_graded(SOFTMAX),
+    "sketch": make_head("sketch", SOFTMAX),
     "screen": make_head("screen", SOFTMAX),
 }
 EMPTY = np.zeros(0)

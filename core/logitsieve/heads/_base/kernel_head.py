@@ -103,7 +103,6 @@ class Head(ABC):
     limits: ClassVar[Limits] = {}
     part: ClassVar[PartSpec | None] = None
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
-    borrows: ClassVar[tuple[str, ...]] = ()  # other heads' parts that it uses, if present
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
@@ -336,19 +335,10 @@ class ClusteredHead(ListingHead):
         self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
         least = self.knobs.get("escalate", -1.0)
         descriptor, self._described = screen_descriptor(
-            self._softmax.descriptor,
-            arrays,
-            probes,
-            self.disjoint,
-            least,
-            self._sketch(),
+            self._softmax.descriptor, arrays, probes, self.disjoint, least,
             self.knobs.get("log_z_error", np.inf),
-        )
+        )  # fmt: skip
         self._describe(descriptor)
-
-    def _sketch(self) -> Int64 | None:
-        """Return the descriptor of a sketch to scan lists through; None: all logits are exact."""
-        return None
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         rows, size = len(hidden), self._vocab_size

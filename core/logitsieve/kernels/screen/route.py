@@ -62,14 +62,14 @@ CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 # Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
 # (0: none), their scales, and the largest error. Whether an id may be in two lists. The least
 # cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
-# which a row gets list C. The descriptor of a sketch (0: none). OUTSIDE: a matrix of a row for each
+# which a row gets list C. OUTSIDE: a matrix of a row for each
 # cluster, or none, whose dot with a context estimates the log of the sum of e^logit outside the
 # list; the spreads of these estimates float32 [C], and the largest error of log Z.
 (
-    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SKETCH, SPREADS,
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SPREADS,
     MOST_ERROR,
-) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 12)  # fmt: skip
-OUTSIDE = 2 * MATRIX_FIELDS + 12
+) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 11)  # fmt: skip
+OUTSIDE = 2 * MATRIX_FIELDS + 11
 SCREEN_FIELDS = OUTSIDE + MATRIX_FIELDS
 
 # Proven to be enough by proofs/route.py.
@@ -89,14 +89,13 @@ def screen_descriptor(
     probes: int,
     disjoint: bool,
     escalate: float,
-    sketch: Int64 | None,
     most_error: float = np.inf,
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
     It has `centroids`, `offsets` and `ids`. With `biases` [C] centroids are not approximated by
     int8. `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate`
-    (times its `reaches` [C]) get no candidates. Lists are scanned through a `sketch`, if not None.
+    (times its `reaches` [C]) get no candidates.
     log Z needs `outside_rows` [C, D], `outside_biases` and `outside_spreads` [C]; errors beyond
     `most_error` are left to others.
     """
@@ -113,8 +112,6 @@ def screen_descriptor(
     if escalate > -1:
         norms = np.linalg.norm(centroids.astype(np.float64), axis=1)
         fields[NORMS], fields[ESCALATE] = norms * arrays.get("reaches", 1.0), float(escalate)
-    if sketch is not None:
-        fields[SKETCH] = sketch
     descriptor = np.zeros(SCREEN_FIELDS, np.int64)
     descriptor[:CENTROIDS] = softmax_descriptor
     descriptor[CENTROIDS : 2 * MATRIX_FIELDS] = matrix_descriptor(centroids, bias)

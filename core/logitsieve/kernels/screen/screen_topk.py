@@ -1,8 +1,4 @@
-"""Top k of a learned screen: route each row to its best clusters, then scan their lists.
-
-If rows of W are much longer than their codes, a list may be scanned through the sketch: a row is
-dropped only if k others of the list are proven to be better.
-"""
+"""Top k of a learned screen: route each row to its best clusters, then scan their lists."""
 
 from collections import namedtuple
 from math import exp, log, log1p
@@ -18,7 +14,6 @@ from logitsieve.kernels.screen.route import (
     OUTSIDE,
     PROBES,
     SHARED,
-    SKETCH,
     SPREADS,
     best_place,
     route_queries,
@@ -26,28 +21,19 @@ from logitsieve.kernels.screen.route import (
 from logitsieve.kernels.simd.dots import four_of, padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
-    as_float64,
     as_int32,
     float32_pointer,
     int32_pointer,
     int64_pointer,
     keep_alive,
-    nowhere,
     pointer,
     shift,
-    size_of,
 )
-from logitsieve.kernels.sketch.bounds import refine
-from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
-from logitsieve.kernels.sketch.sketch import sketch_at
-from logitsieve.kernels.sketch.thresholds import take_best, threshold_of
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at, number_at
 from logitsieve.kernels.topk.merge import FIELDS, write_estimate
 from logitsieve.kernels.topk.queries import (
-    CHUNK,
     LOGITS,
     MOST,
-    NORM,
     SIZE,
     STATE,
     SUMMED,
@@ -105,41 +91,6 @@ def scan_lists(matrix, lists, routes, queries, count, sums):
 
 
 @inline_once
-def scan_prescreened_list(descriptor, coded, ids, first, last, queries, q):
-    """Scan the rows ids[first:last] for query q, except those ruled out; count the others."""
-    matrix, sketch, chosen = matrix_at(descriptor, 0), sketch_at(descriptor), as_int32(coded.end)
-    state, computed, begin = shift(queries.states, STATE * q), 0, np.int64(0)
-    for start in range(first, last, CHUNK):
-        count, chunk_ids = min(CHUNK, last - start), shift(ids, start)
-        refine(sketch, coded, chunk_ids, count)
-        if int(state[SIZE]) < queries.limit:
-            seeds = take_best(
-                coded.estimates, coded.uppers, chunk_ids, count, queries.limit, chosen
-            )
-            scan_one(matrix, LISTED, chosen, begin, seeds, queries, q)
-            computed += seeds
-        threshold, size = threshold_of(queries, q, coded.factors[MARGIN]), begin
-        for i in range(count):
-            chosen[size] = chunk_ids[i]
-            size += not coded.uppers[i] < threshold
-        scan_one(matrix, LISTED, chosen, begin, size, queries, q)
-        computed += size
-    return computed
-
-
-@inline_once
-def scan_prescreened(sketch, lists, routes, queries, count, scanned):
-    coded = coded_at(sketch, as_float64(shift(queries.logits, CHUNK)))
-    for q in range(count):
-        h = row_of(queries.hidden, q, sketch[DIM])
-        encode_query(sketch, h, queries.states[STATE * q + NORM], coded)
-        scanned[q] = 0
-        for p in range(routes.limit):
-            first, last = ends_of(lists, routes.kept[q * routes.limit + p])
-            scanned[q] += scan_prescreened_list(sketch, coded, lists.ids, first, last, queries, q)
-
-
-@inline_once
 def scan_grouped(descriptor, lists, routes, queries, count, scratch, sums):
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
     ends = scratch  # of the lists and of the empty one
@@ -183,9 +134,6 @@ LEAST_GROUPED = 4  # fewer queries are not grouped by cluster
 @inline
 def _logits_size(descriptor):
     routing = (descriptor[CENTROIDS + ROWS] + LANES) // 2 + padded(descriptor[CENTROIDS + DIM])
-    if descriptor[SKETCH] != 0:
-        coded = coded_at(int64_pointer(descriptor[SKETCH]), nowhere())
-        routing = max(routing, CHUNK + size_of(coded))  # a chunk of logits, one of ids
     return max(LOGITS, routing)
 
 
@@ -203,8 +151,8 @@ def _scratch_sizes(descriptor, rows, limit):
 def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned, sums):
     """Answer `count` rows of hidden from `first` on.
 
-    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed,
-    none of which a sketch rules out. Returns their queries, routes, and a refused row or -1.
+    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed.
+    Returns their queries, routes, and a refused row or -1.
     """
     block, _, logits_size, _ = sizes
     probes, limit = descriptor[PROBES], ids.shape[1]
@@ -223,10 +171,6 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned
     lists = ClusterLists(int32_pointer(descriptor[OFFSETS]), int32_pointer(descriptor[IDS]))
     route_queries(descriptor, routes, count)
     empty_heaps(descriptor, 0, queries, count)
-    if descriptor[SKETCH] != 0 and not sums:
-        sketch = int64_pointer(descriptor[SKETCH])
-        scan_prescreened(sketch, lists, routes, queries, count, scanned)
-        return queries, routes, bad
     if count < LEAST_GROUPED:
         scan_lists(matrix_at(descriptor, 0), lists, routes, queries, count, sums)
     else:

@@ -6,8 +6,8 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
+from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import (
-    as_int32,
     int64_pointer,
     keep_alive,
     nowhere,
@@ -15,7 +15,7 @@ from logitsieve.kernels.simd.pointers import (
     shift,
     size_of,
 )
-from logitsieve.kernels.sketch.bounds import refine_places
+from logitsieve.kernels.sketch.bounds import bound_group
 from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
 from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, sieve, sieved_at
 from logitsieve.kernels.sketch.sketch import sketch_at
@@ -110,8 +110,8 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
     """Like `certified_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
 
-    log Z is estimated: docs/levels.md. Returns -1 or the first refused row. It needs levels, and
-    K so small that groups come first.
+    log Z is estimated: docs/sketch.md. Returns -1 or the first refused row. K has to be so small
+    that groups come first.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     block, each, groups = _sizes(descriptor, stop - start, limit)
@@ -195,23 +195,19 @@ def _above(bound, margin):
 def certified_bounds(address, hidden, lowers, uppers):
     descriptor = int64_pointer(address)
     dim, sketch = hidden.shape[1], sketch_at(descriptor)
-    size = padded(dim) + size_of(coded_at(descriptor, nowhere())) + CHUNK
+    size = padded(dim) + size_of(coded_at(descriptor, nowhere()))
     scratch = np.empty(size, np.float64)
     coded = coded_at(descriptor, shift(pointer(scratch), padded(dim)))
-    ids, factors = as_int32(coded.end), coded.factors
-    places = shift(ids, CHUNK)
     norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
     if norm >= 0:
         bad = -1
         encode_query(descriptor, pointer(hidden), norm, coded)
-        for first in range(0, sketch.rows, CHUNK):
-            count = min(CHUNK, sketch.rows - first)
-            for i in range(count):
-                places[i] = first + i
-            refine_places(sketch, coded, places, count, ids)
-            for i in range(count):
-                estimate, upper = np.float64(coded.estimates[i]), np.float64(coded.uppers[i])
-                lowers[ids[i]] = -_above(upper - 2.0 * estimate, factors[MARGIN])
-                uppers[ids[i]] = _above(upper, factors[MARGIN])
+        for group in range(sketch.groups):
+            bound_group(sketch, coded, group)
+            first = group * LANES
+            for i in range(min(LANES, sketch.rows - first)):
+                estimate, upper = np.float64(coded.bases[i]), np.float64(coded.bases[LANES + i])
+                lowers[first + i] = -_above(upper - 2.0 * estimate, coded.factors[MARGIN])
+                uppers[first + i] = _above(upper, coded.factors[MARGIN])
     keep_alive(scratch)
     return bad

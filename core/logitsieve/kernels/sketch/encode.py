@@ -1,4 +1,4 @@
-"""Codes of rows for a sketch with levels: docs/levels.md.
+"""Codes of rows for a sketch: docs/sketch.md.
 
 Errors and norms are computed in float64 from the stored codes. F coordinates have eight bits, T
 others four.
@@ -31,7 +31,7 @@ def _product(left, right, width):
 @inline
 def _take_tail(rows, row, first, x, places, width):
     """Copy a tail to x[:width], its codes -8 .. 7 to `places`; return its squared length."""
-    tail = rows.shape[1] - first
+    tail = max(rows.shape[1] - first, 0)
     for j in range(tail):
         x[j] = rows[row, first + j]
     for j in range(tail, width):
@@ -53,7 +53,7 @@ def _level_of(places, tail, level, q):
 @kernel("(float32[:,::1], int64, float32[:,::1], int64, int64)")
 def scales_of_rows(rows, first, scales, start, stop):
     """Fill scales [4, V] of rows start .. stop-1 of [V, P]: of the first F = `first`, of levels."""
-    tail = rows.shape[1] - first
+    tail = max(rows.shape[1] - first, 0)
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
     scratch = np.zeros(3 * width, np.float32)
     x, places, q = (
@@ -68,7 +68,7 @@ def scales_of_rows(rows, first, scales, start, stop):
             scale = squares / max(_product(q, x, width), LEAST_SCALE)
             scales[1 + level, row] = np.float32(max(scale, LEAST_SCALE))
         most = 0.0
-        for j in range(first):
+        for j in range(min(first, rows.shape[1])):
             value = np.float64(rows[row, j])
             squares, most = squares + value * value, max(most, abs(value))
         scales[0, row] = np.float32(max(most / MOST, SHARE * np.sqrt(squares), LEAST_SCALE))
@@ -87,7 +87,7 @@ def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, 
 
     limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
     """
-    tail = rows.shape[1] - first
+    tail = max(rows.shape[1] - first, 0)
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
     scratch, codes = np.zeros(4 * width, np.float32), np.zeros(width, np.uint8)
     x, places = pointer(scratch), shift(pointer(scratch), width)
@@ -95,7 +95,7 @@ def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, 
     for row in range(start, stop):
         group, lane = row // LANES, row % LANES
         scale, off, length = np.float64(scales[0, row]), 0.0, 0.0
-        for j in range(first):
+        for j in range(min(first, rows.shape[1])):
             value = np.float64(rows[row, j])
             nearest = min(max(np.rint(value / scale), -MOST), MOST)
             error = value - nearest * scale

@@ -1,6 +1,6 @@
 """Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
 
-docs/levels.md derives them. The first F of a row's P coordinates have eight-bit codes; the tail x
+docs/sketch.md derives them. The first F of a row's D coordinates have eight-bit codes; the tail x
 of T others is rotated at random and coded in four bits. A level reads the first 1, 2 or 4 of them:
 odd integers q, with a scale s and a norm n. For the tail y of a query
 
@@ -77,6 +77,16 @@ def _bits_size(sketch):
 
 
 @inline
+def _last_size(sketch):
+    return LANES * (sketch.tail_width // 4 + LEVEL_EXTRA)
+
+
+@inline
+def coarse_size(sketch):
+    return LANES * (sketch.coarse_width + LEVEL_EXTRA)
+
+
+@inline
 def middle_sums(sketch, planes, sums, group):
     size = _bits_size(sketch)
     bits = _ahead_bits(sketch, planes, shift(sketch.middle, group * size), AHEAD * size)
@@ -85,7 +95,7 @@ def middle_sums(sketch, planes, sums, group):
 
 @inline
 def last_sums(sketch, planes, sums, group):
-    size, plane = LANES * sketch.fine_width, LANES * sketch.tail_width // 8
+    size, plane = _last_size(sketch), LANES * sketch.tail_width // 8
     rows = shift(sketch.fine, group * size)
     sums += sums + _ahead_bits(sketch, planes, rows, AHEAD * size)
     return sums + sums + _ahead_bits(sketch, planes, shift(rows, plane), AHEAD * size)
@@ -100,7 +110,7 @@ def _ahead_bits(sketch, planes, rows, ahead):
 @inline
 def coarse_numbers(sketch, group):
     codes = LANES * sketch.coarse_width
-    return as_uint16(shift(sketch.coarse, group * sketch.group_bytes + codes))
+    return as_uint16(shift(sketch.coarse, group * coarse_size(sketch) + codes))
 
 
 @inline
@@ -130,7 +140,7 @@ def bounds_by(scales, rests, sums, error, rest, base):
 def _level_bounds(sketch, query, numbers, scale, most, error, sums, base):
     scales = number_lanes(sketch, numbers, 0, scale)
     rests = number_lanes(sketch, numbers, LANES, scale + 1)
-    scaled = (sums + sums - np.float32(most) * query.total) * query.scale
+    scaled = (sums + sums - np.float32(most) * query.total) * query.tail_scale
     return bounds_by(scales, rests, scaled, error, query.rest, base)
 
 
@@ -150,6 +160,6 @@ def middle_bounds(sketch, query, sums, base, group):
 
 @inline
 def last_bounds(sketch, query, sums, base, group):
-    end = (group + 1) * LANES * sketch.fine_width
+    end = (group + 1) * _last_size(sketch)
     numbers = as_uint16(shift(sketch.fine, end - LANES * LEVEL_EXTRA))
     return _level_bounds(sketch, query, numbers, LAST_SCALE, 15, query.last_error, sums, base)

@@ -9,7 +9,7 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
-from logitsieve.kernels.simd.dots import four_from, pad_lanes, row_of
+from logitsieve.kernels.simd.dots import pad_lanes, row_of
 from logitsieve.kernels.simd.exponential import exp_lanes
 from logitsieve.kernels.simd.lanes import (
     LANES,
@@ -23,22 +23,14 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, where_below
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, nowhere, shift, size_of
-from logitsieve.kernels.sketch.bounds import (
-    base_at,
-    bound_four,
-    coarse_bounds,
-    refine,
-    store_bases,
-    uppers_by_lengths,
-)
+from logitsieve.kernels.sketch.bounds import base_at, bound_four, store_bases
 from logitsieve.kernels.sketch.encode_query import (
-    AT_MOST,
+    LENGTH,
     MARGIN,
     REST,
-    TAIL_REST,
-    coarse_factors,
     coded_at,
     encode_query,
+    factors_of,
 )
 from logitsieve.kernels.sketch.levels import (
     FOUR,
@@ -48,6 +40,7 @@ from logitsieve.kernels.sketch.levels import (
     last_sums,
     middle_bounds,
     middle_sums,
+    uppers_by_lengths,
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
@@ -62,12 +55,13 @@ NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
 TILE = 64  # groups with codes in the cache for all queries
+AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that pass before some are computed
 
-# One query's scratch: float32 estimates and bounds of the first groups; places that passed; ids of
-# computed rows, from BEGIN on of rows to compute.
-Sieved = namedtuple("Sieved", "coded estimates uppers passed ids counts end")
+# One query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, and
+# from BEGIN to END of rows to compute.
+Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
 EVERY_LANE = (1 << LANES) - 1
-PASSED, BEGIN, DONE = range(3)
+BEGIN, END, DONE = range(3)
 COUNTS = 3
 
 # Whether `ids` collects all computed rows; of one type, like scan.LISTED.
@@ -87,12 +81,10 @@ def sieved_at(descriptor, start, groups, limit, keep):
     coded = coded_at(descriptor, start)
     estimates = as_float32(shift(coded.end, COUNTS))
     uppers = shift(estimates, groups * LANES)
-    passed = as_int32(shift(uppers, groups * LANES))
-    ids = max(2 * SEEDS * limit, CHUNK) + AT_MOST  # seeds, or places that passed
-    ids += descriptor[ROWS] if keep else 0
+    ids = max(2 * SEEDS * limit, AT_MOST) + (descriptor[ROWS] + AT_MOST if keep else 0)
     return Sieved(
-        coded, estimates, uppers, passed, shift(passed, AT_MOST), coded.end,
-        shift(coded.end, COUNTS + groups * LANES + (AT_MOST + ids + 1) // 2),
+        coded, estimates, uppers, as_int32(shift(uppers, groups * LANES)), coded.end,
+        shift(coded.end, COUNTS + groups * LANES + (ids + 1) // 2),
     )  # fmt: skip
 
 
@@ -121,80 +113,41 @@ def sieve(descriptor, queries, start, groups, count, keep):
 
 @inline_once
 def _sieve_first(descriptor, sieved, queries, q, groups, keep):
-    sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
+    sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     estimates, uppers, limit = sieved.estimates, sieved.uppers, queries.limit
     for group in range(0, groups, FOUR):
         bound_four(sketch, sieved.coded.planes, query, group, groups, estimates, uppers)
     rows = min(groups * LANES, sketch.rows)
-    seeds = take_best(estimates, uppers, sketch.order, rows, limit, sieved.ids)
-    sieved.counts[PASSED], sieved.counts[DONE] = 0, seeds
-    sieved.counts[BEGIN] = seeds if keep else 0
+    seeds = take_best(estimates, uppers, rows, limit, sieved.ids)
+    sieved.counts[BEGIN], sieved.counts[DONE] = seeds if keep else 0, seeds
+    sieved.counts[END] = sieved.counts[BEGIN]
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, np.int64(0), seeds, queries, q)
 
 
 @inline_once
 def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep):
-    sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
-    if sketch.tail_width > 0:
-        _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep)
-        return
-    threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
-    for four in range(first, last, FOUR):
-        passed = _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed)
-        if passed >= CHUNK or (settles and four + FOUR >= last):
-            sieved.counts[PASSED] = passed
-            threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
-    sieved.counts[PASSED] = passed
-
-
-@inline_once
-def _sieve_levels(descriptor, sieved, queries, q, first, last, groups, settles, keep):
-    sketch, query = sketch_at(descriptor), coarse_factors(sieved.coded.factors)
-    threshold, passed = _threshold(sieved, queries, q), int(sieved.counts[PASSED])
+    sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
+    threshold, end = _threshold(sieved, queries, q), int(sieved.counts[END])
     state, shares = shift(queries.states, STATE * q), _deviations(sketch, sieved.coded.factors)
     for four in range(first, last, FOUR):
-        passed, rises = _pass_levels(
-            sketch, sieved, query, four, last, groups, threshold, passed, state, shares
+        end, rises = _pass_four(
+            sketch, sieved, query, four, last, groups, threshold, end, state, shares
         )
-        if passed >= CHUNK or rises or (settles and four + FOUR >= last):
-            sieved.counts[PASSED] = passed
-            threshold, passed = _settle(descriptor, sieved, queries, q, keep), 0
-    sieved.counts[PASSED] = passed
+        waiting = end - int(sieved.counts[BEGIN])
+        if waiting >= CHUNK or rises or (settles and four + FOUR >= last):
+            end = _settle(descriptor, sieved, queries, q, end, keep)
+            threshold = _threshold(sieved, queries, q)
+    sieved.counts[END] = end
 
 
 @inline_once
-def _pass_coarse(sketch, sieved, query, four, first, last, threshold, passed):
-    if first > 0:
-        bounds = coarse_bounds(sketch, sieved.coded.planes, query, four, last)
-        u0, u1, u2, u3 = bounds[0][1], bounds[1][1], bounds[2][1], bounds[3][1]
-    else:
-        g0, g1, g2, g3 = four_from(four, last)
-        u0, u1 = load(sieved.uppers, g0 * LANES), load(sieved.uppers, g1 * LANES)
-        u2, u3 = load(sieved.uppers, g2 * LANES), load(sieved.uppers, g3 * LANES)
-    passed = _append_passed(sketch, sieved.passed, passed, u0, threshold, four, last)
-    passed = _append_passed(sketch, sieved.passed, passed, u1, threshold, four + 1, last)
-    passed = _append_passed(sketch, sieved.passed, passed, u2, threshold, four + 2, last)
-    return _append_passed(sketch, sieved.passed, passed, u3, threshold, four + 3, last)
-
-
-@inline
-def _append_passed(sketch, places, passed, uppers, threshold, group, last):
-    mask = lanes_not_below(uppers, threshold)
-    if mask != 0 and group < last:
-        mask = first_lanes(mask, sketch.rows - group * LANES)
-        passed = append_lanes(places, passed, mask, group * LANES)
-    return passed
-
-
-@inline_once
-def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, state, shares):
-    """Like `_pass_coarse`, through levels, each read for groups that passed the one before.
+def _pass_four(sketch, sieved, query, four, last, groups, threshold, end, state, shares):
+    """Append the ids of four groups' rows that pass all levels, each read if others left any.
 
     Also returns whether an estimate by the last one reaches the threshold, and so may raise it. If
     the query is summed, e^logit of all other rows is estimated by the last level that was read.
     """
-    planes, levels, rises = sieved.coded.planes, query.levels, False
-    summed = state[SUMMED] != 0.0
+    planes, rises, summed = sieved.coded.planes, False, state[SUMMED] != 0.0
     reached = store_bases(sketch, sieved.coded, query, four, last, threshold, summed)
     length, deviation = shares
     total, variance = zeros32(), zeros32()
@@ -203,25 +156,25 @@ def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, s
         base = base_at(sieved.coded, group - four)
         if mask == 0:
             if summed:
-                bounds = base[0], uppers_by_lengths(sketch, levels, base, group)
+                bounds = base[0], uppers_by_lengths(sketch, query, base, group)
                 added = _estimated(sketch, sieved, group, groups, bounds, length, HALF, state)
                 total, variance = total + added[0], variance + added[1]
             continue
         sums = first_sums(sketch, planes, group)
-        estimate, upper = first_bounds(sketch, levels, sums, base, group)
+        estimate, upper = first_bounds(sketch, query, sums, base, group)
         known = load(sieved.uppers, group * LANES) if group < groups else upper
         mask &= lanes_not_below(smaller(upper, known), threshold)  # -inf of computed rows
         if mask != 0:
             sums = middle_sums(sketch, planes, sums, group)
-            estimate, upper = middle_bounds(sketch, levels, sums, base, group)
+            estimate, upper = middle_bounds(sketch, query, sums, base, group)
             mask &= lanes_not_below(upper, threshold)
         if mask != 0:
             sums = last_sums(sketch, planes, sums, group)
-            estimate, upper = last_bounds(sketch, levels, sums, base, group)
+            estimate, upper = last_bounds(sketch, query, sums, base, group)
             mask &= lanes_not_below(upper, threshold)
             mask = first_lanes(mask, sketch.rows - group * LANES)
             rises = rises or mask & lanes_not_below(estimate, threshold) != 0
-            passed = append_lanes(sieved.passed, passed, mask, group * LANES)
+            end = append_lanes(sieved.ids, end, mask, group * LANES)
         if summed:
             bounds = estimate, upper
             added = _estimated(sketch, sieved, group, groups, bounds, deviation, SHRINK, state)
@@ -231,14 +184,14 @@ def _pass_levels(sketch, sieved, query, four, last, groups, threshold, passed, s
     if summed:
         state[TOTAL] += pair_sum(widen(total))
         state[VARIANCE] += pair_sum(widen(variance))
-    return passed, rises
+    return end, rises
 
 
 @inline
 def _deviations(sketch, factors):
     """Return standard deviations of products of tails over their bounds: by length, by a level."""
-    length = 1.0 / np.sqrt(float(sketch.tail_width))
-    return np.float32(length), np.float32(length * factors[TAIL_REST] / factors[REST])
+    length = 1.0 / np.sqrt(max(1.0, float(sketch.tail_width)))
+    return np.float32(length), np.float32(length * factors[LENGTH] / factors[REST])
 
 
 @inline
@@ -257,7 +210,7 @@ def _estimated(sketch, sieved, group, groups, bounds, deviation, half, state):
     if lanes_not_below(exponents, NEGLIGIBLE) == 0:
         return zeros32(), zeros32()
     if sketch.rows - group * LANES < LANES:
-        scratch = sieved.coded.rests
+        scratch = sieved.coded.rotated
         store(scratch, 0, exponents)
         pad_lanes(scratch, sketch.rows - group * LANES)
         exponents = load(scratch, 0)
@@ -271,18 +224,10 @@ def _threshold(sieved, queries, q):
 
 
 @inline_once
-def _settle(descriptor, sieved, queries, q, keep):
-    sketch, passed, ids = sketch_at(descriptor), int(sieved.counts[PASSED]), sieved.passed
-    threshold, begin = _threshold(sieved, queries, q), int(sieved.counts[BEGIN])
-    for i in range(passed):
-        ids[i] = sketch.order[ids[i]]
-    coarse, end = sketch.tail_width == 0, begin
-    if coarse:
-        refine(sketch, sieved.coded, ids, passed)
-    for i in range(passed):
-        sieved.ids[end] = ids[i]
-        end += not (coarse and sieved.coded.uppers[i] < threshold)
+def _settle(descriptor, sieved, queries, q, end, keep):
+    """Compute the rows that wait; return where others will."""
+    begin = int(sieved.counts[BEGIN])
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, begin, end, queries, q)
-    sieved.counts[PASSED], sieved.counts[BEGIN] = 0, end if keep else 0
     sieved.counts[DONE] += end - begin
-    return _threshold(sieved, queries, q)
+    sieved.counts[BEGIN] = end if keep else 0
+    return int(sieved.counts[BEGIN])

@@ -55,8 +55,8 @@ def _count(values, size, threshold):
 
 
 @inline
-def take_best(estimates, uppers, ids, count, limit, chosen):
-    """Write the ids of the best estimates to `chosen`: at least min(limit, count); return how many.
+def take_best(estimates, uppers, count, limit, chosen):
+    """Write the places of the best estimates, at least min(limit, count); return how many.
 
     Their bounds become -inf. Estimates are padded to whole lanes.
     """
@@ -69,7 +69,7 @@ def take_best(estimates, uppers, ids, count, limit, chosen):
         while mask and size < most:
             place = first + lowest_bit(mask)
             mask &= mask - 1
-            chosen[size] = ids[place]
+            chosen[size] = place
             uppers[place] = -np.inf
             size += 1
     return size

@@ -18,7 +18,6 @@ from logitsieve.index_builder.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import (
     MORE_MISSES,
     SCATTERED,
-    SKETCH,
     BuildInputs,
     FitInputs,
     FitResult,
@@ -26,7 +25,6 @@ from logitsieve.index_builder.fitting import (
     bytes_read,
     cheapest,
     heads_of,
-    turning_bytes,
 )
 from logitsieve.index_builder.screen.cascade import (
     BYTES_A_TOKEN,
@@ -70,17 +68,7 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
             return trial.us(screen(fitted.result()))
 
         result = Search(inputs, target, costs or costs_of(inputs), us).run().result()
-    result = replace(result, arrays=with_outside(inputs, result.arrays))
-    sketch = inputs.fitted[SKETCH].arrays if SKETCH in inputs.fitted else {}
-    if "fine" not in sketch or "middle" in sketch:
-        return result
-    plain, bounded = heads = [screen(result).with_knobs(prescreen=on) for on in (0, 1)]
-    candidates, computed = trial.scanned(plain), trial.scanned(bounded)
-    row, codes = softmax.matrix.row_bytes, sketch["fine"].shape[1]
-    after = turning_bytes(sketch) + SCATTERED * (candidates * codes + computed * row)
-    us_of = None if inputs.config.reproducible else lambda on: trial.us(heads[on])
-    on = cheapest({0: SCATTERED * candidates * row, 1: after}, us_of)
-    return replace(result, knobs={**result.knobs, "prescreen": on})
+    return replace(result, arrays=with_outside(inputs, result.arrays))
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:

@@ -1,147 +1,110 @@
-"""The sketch without levels: coordinates of every row in bytes, and norms of the remainder.
+"""The sketch: the first coordinates of every row in eight bits, the others, rotated, in four.
 
-docs/certified.md derives the bound: computed in float64 from the stored arrays, rounded up.
+docs/sketch.md derives the bounds (float64, rounded up), kernels/sketch/levels.py has the layout.
 
-Shape letters: M coded coordinates.
+Shape letters: F coordinates in `coarse`, T others, W of these padded.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Float64, Int32
-from logitsieve.evaluation import us_per_row
-from logitsieve.heads import SketchHead, Softmax
-from logitsieve.index.sketch_rows import spectral_norms
+from logitsieve.api.results import Float32, Float64
+from logitsieve.heads import ExactHead, Head, SketchHead, Softmax
+from logitsieve.heads._base.spec import Arrays
+from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, Turning, factored, turn
-from logitsieve.index_builder.fitting import (
-    BuildInputs,
-    FitInputs,
-    FitResult,
-    label_counts,
-    sample_rows,
-)
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, rounded, turn
+from logitsieve.index_builder.fitting import DEPTH, BuildInputs, FitResult, fastest, sample_rows
+from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.encode import MOST, ROUNDED, SHARE
-from logitsieve.kernels.sketch.sketch import COARSE_EXTRA, EXTRA
+from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
+from logitsieve.kernels.sketch.encode import LEAST_SCALE, MOST, ROUNDED, encode_rows, scales_of_rows
+from logitsieve.kernels.sketch.levels import (
+    FIRST_NORM,
+    FIRST_SCALE,
+    HEAD_SCALE,
+    LAST_NORM,
+    LAST_SCALE,
+    LEVEL_EXTRA,
+    MIDDLE_NORM,
+    MIDDLE_SCALE,
+    NUMBERS,
+    NUMBERS_IN,
+    STEP,
+    TAIL_LENGTH,
+    TAIL_QUANTUM,
+)
+from logitsieve.kernels.sketch.sketch import widths_of
 
-COARSE = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of coarse codes tried
-FINE = (64, 128, 192, 256, 384, 512, 768, 1024)  # bytes of fine ones
-START = (1, 1)  # places in these
-TIMED_ROWS, TIMED_K, TIMINGS = 256, 5, 3
-LEAST_SCALE = 1e-30  # a normal number in float32, and so are quotients
-SHARES = (4, 6, 8, 12, 16)  # sixteenths of D tried as the number of coordinates
-MOMENT_ROWS = 1 << 15
-RIDGE = 0.01  # of the identity in second moments of trace 1
-SPAN_STEPS = 3  # towards the best span: to within 1e-4 of the least outside
-LARGEST_NORM = 1e100  # above any spectral norm of float32 numbers
-
-
-class Widths(NamedTuple):
-    """Bytes a row of the two codings; the fine one with its scale and norm."""
-
-    coarse: int
-    fine: int
-
-    @property
-    def memory(self) -> int:
-        return self.coarse + COARSE_EXTRA + self.fine + 4  # 4 for its place in the order
-
-
-class _Codes(NamedTuple):
-    codes: np.ndarray  # uint8 [R, m], 128 more than the whole numbers they stand for
-    scales: Float32  # [R]
-    error: float  # kappa: the largest coding error over its scale
-    length: float  # Q: the largest norm over its scale
+ROTATION = 1  # the stream of random numbers that draws it
+# Of the identity in second moments, of rows and of contexts: other text has other directions.
+RIDGE, CONTEXT_RIDGE = 0.02, 0.1
+WIDTHS = 16, 32  # coordinates in eight bits that are tried
+MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # of second moments
+# Of the rows, that level 0 leaves: 0.14 of an LSTM's with D = 200, but 0.82 of SmolLM2's.
+STEEP = 0.25
+JUDGED_ROWS, JUDGING = 1 << 14, 64  # rows and contexts that show it
 
 
-def fit_sketch(inputs: FitInputs) -> FitResult:
-    """Return the sketch measured fastest within its share of memory; the first if reproducible."""
-    softmax, share = inputs.softmax, inputs.config.sketch_memory
-    moments = row_moments(softmax), second_moments(inputs.sample)
-    order_V = np.argsort(-label_counts(inputs), kind="stable").astype(np.int32)
-    hidden, k = inputs.heldout.sample(TIMED_ROWS), min(TIMED_K, softmax.vocab_size)
-    measured: dict[tuple[Widths, int], float] = {}
+def fit_sketch(inputs: BuildInputs) -> FitResult | None:
+    """Return the sketch measured fastest; None if it takes as long as all logits.
 
-    @cache
-    def turning(count: int) -> Turning:
-        return factored(*narrow_rotation(*moments, count))
-
-    @lru_cache(maxsize=2)
-    def turned(count: int) -> Turned:
-        return turn_all(inputs, turning(count))
-
-    def time(widths: Widths, count: int) -> float:
-        if (widths, count) not in measured:
-            head = SketchHead(softmax, code(softmax, turned(count), widths, order_V))
-            runs = (us_per_row(head, hidden, k, 1, calls=len(hidden)) for _ in range(TIMINGS))
-            measured[widths, count] = min(runs)
-            inputs.progress("sketch", len(measured), 0)
-        return measured[widths, count]
-
-    counts = _counts(softmax.dim)
-    count = first = counts[len(counts) // 2]
-    best = _first(softmax.dim, share)
-    if not inputs.config.reproducible:
-        best = fastest(lambda widths: time(widths, first), softmax.dim, share)
-        count = min(counts, key=lambda count: time(best, count))
-    if count != first:
-        best = fastest(lambda widths: time(widths, count), softmax.dim, share)
-    return _result(inputs, turned(count), best, order_V)
-
-
-def fit_without_contexts(inputs: BuildInputs) -> FitResult:
-    softmax = inputs.softmax
-    counts = _counts(softmax.dim)
-    moments = row_moments(softmax), np.eye(softmax.dim) / softmax.dim
-    turned = turn_all(inputs, factored(*narrow_rotation(*moments, counts[len(counts) // 2])))
-    widths = _first(softmax.dim, inputs.config.sketch_memory)
-    return _result(inputs, turned, widths, np.arange(softmax.vocab_size, dtype=np.int32))
+    Without held-out contexts, or if the build is reproducible, it is the narrowest; it is made in
+    any case if the heads were named.
+    """
+    softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
+    contexts_DD = np.eye(softmax.dim) / softmax.dim
+    if inputs.train.rows:
+        sampled = inputs.train.take(sample_rows(inputs.train.rows, CONTEXTS, seed))
+        contexts_DD = second_moments(sampled, CONTEXT_RIDGE)
+    with one_thread():  # more threads take no less time
+        basis_DD = balanced(row_moments(softmax, RIDGE), contexts_DD)
+    progress("basis", 1, 1)
+    measured = inputs.heldout.rows > 0 and not inputs.config.reproducible
+    made: dict[int, dict[str, np.ndarray]] = {}
+    for first in WIDTHS if measured else WIDTHS[:1]:
+        turned = turn_all(inputs, rounded(turned_at_random(basis_DD, first, seed)))
+        report = counter(progress, "codes", softmax.vocab_size)
+        made[first] = code(turned, first, inputs.config.threads, report)
+    best = WIDTHS[0]
+    if measured:
+        threads = inputs.config.threads
+        exact = ExactHead(softmax, threads=threads)
+        heads: dict[int, Head] = {0: exact}
+        for first, arrays in made.items():
+            heads[first] = SketchHead(softmax, arrays, fallback=exact, threads=threads)
+        best = fastest(heads, lambda first: inputs.trial.us(heads[first]))
+        if best == 0 and not inputs.named:
+            return None
+        best = best or WIDTHS[0]
+    return FitResult(made[best], {"coarse": best, "coordinates": softmax.dim}, {})
 
 
-def turn_all(inputs: BuildInputs, turning: Turning) -> Turned:
+def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
+    """Return whether bounds by level 0 leave few rows for a proven top 5."""
+    softmax, first = inputs.softmax, widths_of(sketch).coarse
+    hidden_ND = inputs.heldout.sample(JUDGING)
+    top = ExactHead(softmax).topk(hidden_ND, min(DEPTH, softmax.vocab_size))
+    rows = sample_rows(softmax.vocab_size, JUDGED_ROWS, 0)
+    basis_DD = sketch["directions"].astype(np.float64)
+    rows_RD = softmax.rows(rows).astype(np.float64) @ np.linalg.inv(basis_DD)
+    turned_ND = hidden_ND.astype(np.float64) @ basis_DD.T
+    tails = [np.linalg.norm(each[:, first:], axis=1) for each in (rows_RD, turned_ND)]
+    uppers_RN = rows_RD[:, :first] @ turned_ND[:, :first].T + np.multiply.outer(*tails)
+    uppers_RN += softmax.bias[rows].astype(np.float64)[:, None]
+    return bool((uppers_RN >= top.logits[:, -1]).mean() < STEEP)
+
+
+def turn_all(inputs: BuildInputs, directions: np.ndarray) -> Turned:
     """Return all rows in other coordinates; InvalidRequest if W has changed since it was hashed."""
-    made = turn(inputs.softmax, turning, inputs.workers)
+    made = turn(inputs.softmax, directions, inputs.workers)
     if made.sha256 != inputs.softmax.sha256:
         raise matrix_changed()
     return made
-
-
-def _result(inputs: BuildInputs, turned: Turned, widths: Widths, order_V: Int32) -> FitResult:
-    arrays = code(inputs.softmax, turned, widths, order_V)
-    report = counter(inputs.progress, "norms", inputs.softmax.vocab_size)
-    arrays["norms"] = spectral_norms(inputs.softmax, arrays, report)
-    return FitResult(arrays, {**widths._asdict(), "coordinates": turned.rows.shape[1]}, {})
-
-
-def _counts(dim: int) -> list[int]:
-    return sorted({-(-share * dim // 16) for share in SHARES}) if dim > LANES else [dim]
-
-
-def _first(dim: int, share: float) -> Widths:
-    start = Widths(COARSE[START[0]], FINE[START[1]])
-    return start if start.memory <= share * 4 * dim else Widths(COARSE[0], FINE[0])
-
-
-def fastest(time: Callable[[Widths], float], dim: int, share: float) -> Widths:
-    best = _first(dim, share)
-    while True:
-        lines = [Widths(coarse, best.fine) for coarse in COARSE]
-        lines += [Widths(best.coarse, fine) for fine in FINE]
-        near = min((w for w in lines if _allowed(w, dim, share)), key=time, default=best)
-        if time(near) >= time(best):
-            return best
-        best = near
-
-
-def _allowed(widths: Widths, dim: int, share: float) -> bool:
-    fits = widths.memory <= share * 4 * dim and widths.fine < 2 * max(dim, FINE[0])
-    return fits and widths.coarse <= widths.fine
 
 
 def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
@@ -157,30 +120,7 @@ def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
     return np.ascontiguousarray(directions_PP.T @ T_PP, np.float64)
 
 
-def narrow_rotation(rows_DD: Float64, contexts_DD: Float64, count: int) -> tuple[Float64, Float64]:
-    """(A [P, D], stretch E [D]) for `count` = P, by second moments of rows and contexts.
-
-    Contexts become A h and, outside its span, E h. The span minimises the mean of ||w / E||^2 times
-    the mean of ||E h||^2 outside it; coordinates within it are `balanced`.
-    """
-    if count >= len(rows_DD):
-        return balanced(rows_DD, contexts_DD), np.ones(len(rows_DD))
-    stretch_D = (np.diag(rows_DD) / np.diag(contexts_DD)) ** 0.25
-    rows_DD = rows_DD / np.outer(stretch_D, stretch_D)
-    contexts_DD = contexts_DD * np.outer(stretch_D, stretch_D)
-    outside = np.array([1.0, 1.0])
-    for _ in range(SPAN_STEPS):
-        both_DD = rows_DD / outside[0] + contexts_DD / outside[1]
-        span_DP = np.linalg.eigh(both_DD)[1][:, : -count - 1 : -1]
-        inside = [span_DP.T @ each_DD @ span_DP for each_DD in (rows_DD, contexts_DD)]
-        totals = np.trace(rows_DD), np.trace(contexts_DD)
-        outside = np.array([t - np.trace(each) for t, each in zip(totals, inside, strict=True)])
-    ratio = (outside[1] / outside[0]) ** 0.25
-    balanced_PP = balanced(*inside) * ratio
-    return balanced_PP @ span_DP.T * stretch_D, stretch_D
-
-
-def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
+def second_moments(matrix: Float32, ridge: float) -> Float64:
     dim = matrix.shape[1]
     sum_DD = np.zeros((dim, dim))
     scale = max(float(np.abs(matrix).max()), float(np.finfo(np.float32).tiny))
@@ -194,7 +134,7 @@ def second_moments(matrix: Float32, ridge: float = RIDGE) -> Float64:
 _moments: WeakKeyDictionary[Softmax, Float64] = WeakKeyDictionary()
 
 
-def row_moments(softmax: Softmax, ridge: float = RIDGE) -> Float64:
+def row_moments(softmax: Softmax, ridge: float) -> Float64:
     if softmax not in _moments:
         rows = sample_rows(softmax.vocab_size, MOMENT_ROWS, 0)
         _moments[softmax] = second_moments(softmax.rows(rows), 0.0)
@@ -214,65 +154,67 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def code(softmax: Softmax, turned: Turned, widths: Widths, order_V: Int32) -> dict[str, np.ndarray]:
-    """Return the `sketch` part of these widths; coarse codes are in the order of ids `order_V`."""
-    V, P = turned.rows.shape
-    M = min(P, widths.fine - EXTRA)
-    F = min(M, widths.coarse)
-    coarse_VF = np.full((V, widths.coarse), MOST + 1, np.uint8)
-    scales_V, rests_V = np.empty(V, np.float32), np.empty(V, np.float32)
-    fine_VT = np.full((V, widths.fine), MOST + 1, np.uint8)
-    extras_V2 = fine_VT[:, -EXTRA:].view(np.float32)
-    limits = np.array([0, 0, 0, 0, turned.left])
-    for number, turned_RP in enumerate(_blocks(turned.rows)):
-        here = slice(number * BLOCK_ROWS, number * BLOCK_ROWS + len(turned_RP))
-        norms_R = np.linalg.norm(turned_RP, axis=1)
-        coarse = encode_rows(turned_RP[:, :F], norms_R)
-        fine = encode_rows(turned_RP[:, :M], norms_R)
-        coarse_VF[here, :F], scales_V[here] = coarse.codes, coarse.scales
-        rests_V[here] = _rounded_up(turned_RP[:, F:], turned.outside[here])
-        fine_VT[here, :M], extras_V2[here, 0] = fine.codes, fine.scales
-        extras_V2[here, 1] = _rounded_up(turned_RP[:, M:], turned.outside[here])
-        limits[:4] = np.maximum(limits[:4], [*coarse[2:], *fine[2:]])
-    limits *= ROUNDED
-    return {
-        **turned.turning.arrays,
-        "coarse": _grouped(coarse_VF, scales_V, rests_V, softmax.bias, order_V),
-        "fine": fine_VT,
-        "order": order_V,
-        "limits": limits,
-        "norms": np.full(6, LARGEST_NORM),  # no top k needs true ones
+def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
+    """Rotate all but the `first` coordinates by a uniform (Haar) rotation from its own stream."""
+    count = max(len(rotation_PD) - first, 0)
+    gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
+    axes, upper = np.linalg.qr(gauss)
+    return np.vstack([rotation_PD[:first], (axes * np.sign(np.diag(upper))) @ rotation_PD[first:]])
+
+
+def code(
+    turned: Turned, first: int, threads: int = 1, report: Report = lambda rows: None
+) -> dict[str, np.ndarray]:
+    rows_VP = turned.rows
+    (V, P), groups = rows_VP.shape, -(-len(rows_VP) // LANES)
+    padded = -(-max(P - first, 0) // TAIL_QUANTUM) * TAIL_QUANTUM
+    made = {
+        "directions": turned.directions,
+        "coarse": np.zeros((groups, LANES * (first + LEVEL_EXTRA)), np.uint8),
+        "first": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
+        "middle": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
+        "fine": np.zeros((groups, LANES * (padded // 4 + LEVEL_EXTRA)), np.uint8),
     }
+    made["coarse"][-1, : LANES * first] = MOST + 1
+    exact, norms = np.empty((4, V), np.float32), np.empty((4, V), np.float32)
+    coded, limits = [made[name] for name in NUMBERS_IN], []
+
+    def scale(start: int) -> None:
+        scales_of_rows.entry()(rows_VP, first, exact, start, min(start + BLOCK_ROWS, V))
+
+    def encode(start: int) -> tuple[Float64, int]:
+        most, stop = np.zeros(4), min(start + BLOCK_ROWS, V)
+        encode_rows.entry()(rows_VP, first, scales, *coded, norms, most, start, stop)
+        return most, stop - start
+
+    with ThreadPoolExecutor(threads) as pool, one_thread():
+        list(pool.map(scale, range(0, V, BLOCK_ROWS)))
+        step = step_of(iter(exact), LEAST_SCALE)
+        kinds = HEAD_SCALE, FIRST_SCALE, MIDDLE_SCALE, LAST_SCALE
+        starts = np.zeros(STEP + 1, np.int32)
+        starts[STEP] = step
+        starts[[*kinds]] = [start_of(each, step, LEAST_SCALE) for each in exact]
+        codes = {
+            kind: shorts_of(each, starts[kind], step, up=kind == HEAD_SCALE)
+            for kind, each in zip(kinds, exact, strict=True)
+        }
+        scales = np.stack([floats_of(codes[kind], starts[kind], step) for kind in kinds])
+        for most, count in pool.map(encode, range(0, V, BLOCK_ROWS)):
+            limits.append(most)
+            report(count)
+    for kind, each in zip((TAIL_LENGTH, FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
+        starts[kind] = start_of(each, step, LEAST_SCALE)
+        codes[kind] = shorts_of(each, starts[kind], step, up=True)
+    _write_numbers(made, codes, V)
+    most = np.max(limits, axis=0) * ROUNDED
+    return made | {"starts": starts, "limits": np.array([*most, turned.left * ROUNDED])}
 
 
-def _grouped(
-    coarse_VF: np.ndarray, scales_V: Float32, rests_V: Float32, bias_V: Float32, order_V: Int32
-) -> np.ndarray:
-    """uint8 [G, S]: groups of sixteen rows, quads of codes, scales, norms, biases (-inf pads)."""
-    V, F = coarse_VF.shape
-    groups = -(-V // LANES)
-    rows = np.full((groups * LANES, F), MOST + 1, np.uint8)
-    rows[:V] = coarse_VF[order_V]
-    quads = rows.reshape(groups, LANES, F // 4, 4).transpose(0, 2, 1, 3).reshape(groups, -1)
-    numbers = np.zeros((3, groups * LANES), np.float32)
-    numbers[2] = -np.inf
-    numbers[:, :V] = scales_V[order_V], rests_V[order_V], bias_V[order_V]
-    lanes = (each.reshape(groups, LANES).view(np.uint8) for each in numbers)
-    return np.concatenate([quads, *lanes], axis=1)
-
-
-def encode_rows(turned_Rm: Float64, norms_R: Float64) -> _Codes:
-    """Code some coordinates of rows of these norms; errors are of the codes as stored."""
-    most_R = np.abs(turned_Rm).max(axis=1) / MOST
-    scales_R = np.maximum(np.maximum(most_R, SHARE * norms_R), LEAST_SCALE).astype(np.float32)
-    steps_R = scales_R.astype(np.float64)
-    whole_Rm = np.clip(np.rint(turned_Rm / steps_R[:, None]), -MOST, MOST)
-    errors_R = np.linalg.norm(turned_Rm - whole_Rm * steps_R[:, None], axis=1) / steps_R
-    lengths_R = np.linalg.norm(turned_Rm, axis=1) / steps_R
-    codes_Rm = (whole_Rm + (MOST + 1)).astype(np.uint8)
-    return _Codes(codes_Rm, scales_R, float(errors_R.max()), float(lengths_R.max()))
-
-
-def _rounded_up(others_Rm: Float64, outside_R: Float64) -> Float32:
-    norms_R = np.hypot(np.linalg.norm(others_Rm, axis=1), outside_R) * ROUNDED
-    return np.asarray(np.nextafter(norms_R.astype(np.float32), np.float32(np.inf)))
+def _write_numbers(made: dict[str, np.ndarray], codes: Mapping[int, np.ndarray], V: int) -> None:
+    groups = len(made["coarse"])
+    lanes = np.zeros((len(NUMBERS), groups * LANES), np.uint16)
+    for kind, each in codes.items():
+        lanes[kind, :V] = each
+    for name, pair in zip(NUMBERS_IN, lanes.reshape(-1, 2, groups, LANES), strict=True):
+        some = np.ascontiguousarray(pair.swapaxes(0, 1)).reshape(groups, -1)
+        made[name][:, -LANES * LEVEL_EXTRA :] = some.view(np.uint8)

@@ -1,4 +1,4 @@
-"""The bound of `certified` on the host (docs/certified.md)."""
+"""The parts of a sketch's bounds, on the host (docs/sketch.md)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -6,15 +6,12 @@ from functools import partial
 from itertools import product
 from math import ceil, inf, isqrt
 from operator import mul
-from typing import Any
 
 from logitsieve.index.sketch_rows import COORDINATE_ROUNDING
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.planes import LARGEST, LARGEST_CODE, SMALLEST, encode_planes
 from logitsieve.kernels.sketch import encode_query, sketch
-from logitsieve.kernels.sketch.bounds import _bound_steep
 from logitsieve.kernels.sketch.certified_topk import _above
-from logitsieve.kernels.sketch.encode_query import CoarseFactors
 from logitsieve.kernels.sketch.thresholds import reached_by
 from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
@@ -70,18 +67,6 @@ def summed(spare: float) -> Checks:
         yield growth(2 * dim + 16, U64) <= Fraction(spare) - 1
 
 
-def skew(steps: float, unit: float) -> Checks:
-    """Products of two directions of D quotients each, in any order; norms are below `size`."""
-    for dim in DIMS:
-        yield growth(dim + 8, U64) <= (dim + Fraction(steps)) * Fraction(unit)
-
-
-def cancelled(share: float, steps: Callable[[int], int] = lane_steps) -> Checks:
-    """||E h||^2 - ||y||^2: products, sums, a difference and a sum, relative to the largest."""
-    for dim in DIMS:
-        yield growth(steps(dim) + 8, U64) <= Fraction(share) * (1 - Fraction(1, 1 << 16))
-
-
 def norm(spare: float) -> Checks:
     """A rounded difference, its square, the sum, the root, and its use."""
     for dim in DIMS:
@@ -109,35 +94,6 @@ def scaled_sums(largest: int = 1 << 31, code: float = LARGEST_CODE) -> Checks:
     -> dot -/ (S * scale) in [{number(-TWICE)}, {number(TWICE)}] }}"""
 
 
-def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds of terms of at most `magnitude`; dot is within TWICE of X = q.g, R and K >= NORMAL."""
-    most = number(magnitude)
-    half = number(magnitude / 2)
-    extras = {0: Symbol("s", "f"), LANES: Symbol("n", "f"), 2 * LANES: Symbol("b", "f")}
-    query = CoarseFactors("sum", "scale", Symbol("f(K)", "f"), Symbol("f(R)", "f"), None)
-    dots: dict[str, Any] = {"scale_sums": lambda *_: Symbol("dot", "f")}
-    estimate, upper = traced(_bound_steep, extras, query, "sums", fused=fused, **dots).returned
-    return f"""dot = f(dot_); s = f(s_); b = f(b_); n = f(n_);
-    estimate = {estimate};
-    upper = {upper};
-    A = b + s * X;
-    {{ dot -/ X in [{number(-TWICE)}, {number(TWICE)}]
-    /\\ R in [1b-125, 1b126] /\\ K in [1b-125, 1b126] /\\ |n * R| <= {half} /\\ |s * K| <= {half}
-    /\\ |s * X| <= {most} /\\ |A| <= {most} /\\ |A + n * R| <= {most}
-    /\\ |A + n * R + s * K| <= {most} -> {goal} }}
-    {LOWER} -> (estimate - A) - (upper - (estimate + n * R + s * K));"""
-
-
-# The error of a bound, and of twice the estimate minus the bound.
-UPPER, LOWER = "upper - (A + n * R + s * K)", "(2 * estimate - upper) - (A - (n * R + s * K))"
-
-
-def margin(share: float, fusions: tuple[bool, ...] = (True, False)) -> Checks:
-    """For T in [t, t + t / 2] and so on, sums round like in the upper end's binade."""
-    yield from scaled_sums()
-    yield from margins(bounds, (UPPER, LOWER), share, BINADES, fusions)
-
-
 def margins(
     bounds: Bounds,
     ends: tuple[str, ...],
@@ -152,19 +108,14 @@ def margins(
         yield bounds(fused, least * (half + 1) / half, f"|{off}| <= {number(allowed)}")
 
 
-def underflow(
-    least: float, bounds: Bounds = bounds, ends: tuple[str, ...] = (UPPER, LOWER), power: int = 4
-) -> Checks:
+def underflow(least: float, bounds: Bounds, ends: tuple[str, ...], power: int) -> Checks:
     """On both sides of the T that needs no more than its share, 2^power above the least binade."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), ends):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + power), f"|{off}| <= {number(allowed)}")
 
 
-SUMS = "s * dot", "estimate", "estimate + n * f(R)", "upper", "s * f(K)"
-
-
-def finite(largest: float, bounds: Bounds = bounds, sums: tuple[str, ...] = SUMS) -> Checks:
+def finite(largest: float, bounds: Bounds, sums: tuple[str, ...]) -> Checks:
     for fused, value in product((True, False), sums):
         yield bounds(fused, Fraction(largest), f"|{value}| <= {number(MOST32)}")
 
@@ -264,17 +215,12 @@ THEOREMS = [
         "coordinates, growth", f"{QUERY}.ROTATION_SPARE", partial(coordinate, STEPS), 20, nearer_one
     ),
     Theorem("coordinates, underflow", f"{QUERY}.ROTATION_UNDERFLOW", coordinate_underflow, 3),
-    Theorem("outside", f"{QUERY}.CANCELLED", cancelled, 3),
-    Theorem("norms of U and L", f"{SKETCH}.SUMMED", summed, 40, nearer_one),
-    Theorem("skew", f"{SKETCH}.EXACT_STEPS", partial(skew, unit=sketch.UNIT64), inf),
+    Theorem("norm of U", f"{SKETCH}.SUMMED", summed, 40, nearer_one),
     Theorem("norms", f"{QUERY}.NORM_SPARE", norm, 1e6, nearer_one),
     Theorem("stored norms", "kernels.sketch.encode.ROUNDED", stored, 1e5, nearer_one),
     Theorem("codes of a query", "kernels.simd.planes.NO_LARGER", codes, inf, nearer_one),
     Theorem("sums of codes", "heads.sketch.MAX_CODE_BYTES", whole_sums, 1.02, mul),
     Theorem("factors", f"{QUERY}.NORMAL", normal, 8.6),
-    Theorem("bound", f"{QUERY}.BOUND_MARGIN", margin, 2),
-    Theorem("bound, underflow", f"{QUERY}.LEAST_MARGIN", underflow, 3),
-    Theorem("bound, overflow", "kernels.topk.descriptor.LARGEST_LOGIT", finite, 4, mul),
     Theorem("dot64", f"{SKETCH}.EXACT_STEPS", partial(exact_steps, unit=sketch.UNIT64), 32),
     Theorem("dot64, unit", f"{SKETCH}.UNIT64", partial(exact_steps, sketch.EXACT_STEPS), 16),
     Theorem("left", f"{QUERY}.LEFT_SPARE", left, 2e4, nearer_one),
