@@ -8,8 +8,8 @@ NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 321,
     "lines of source": 44_000,
-    "lines of core/": 17_990,
-    "lines of tests/": 45_310,
+    "lines of core/": 18_015,
+    "lines of tests/": 45_360,
     "lines of benchmarks/": 7_485,
 }
 LONGEST = 70  # lines of a function of the source
