@@ -91,7 +91,7 @@ def show(options: Options, console: Console) -> None:
             name: int((argmax(context.gguf.matrix, hidden[name]) == np.array(run.ids)).sum())
             for name, run in runs.items()
         }
-        stages.done("write", f"{options.rounds} times in turns; {context.system_info}")
+        stages.done("write", f"{options.rounds} times in turns; {context.host.system_info}")
     for name, run in runs.items():
         same = name != ALONE and run.text == runs[ALONE].text
         text = "the same" if same else f"{options.prompt}{run.text}"

@@ -6,9 +6,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 321,
-    "lines of source": 44_000,
-    "lines of core/": 18_015,
+    "files of source": 322,
+    "lines of source": 44_120,
+    "lines of core/": 18_135,
     "lines of tests/": 45_360,
     "lines of benchmarks/": 7_485,
 }

@@ -32,7 +32,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.capture.llamacpp import gguf_primer
-from logitsieve.llamacpp.library import LlamaLibrary
+from logitsieve.llamacpp.host import Host
 from logitsieve.utils.options import no_progress
 
 THREADS = (1, 2)
@@ -63,15 +63,15 @@ def main() -> None:
         ours["judged"] = ours.get("judged", {}) | judged
         raw.write(options.out, results)
         return
-    for label, llama in builds().items():
+    for label, host in builds().items():
         of_build = ours.setdefault("builds", {}).setdefault(label, {})
         cpu = describe()["cpu"]
-        of_build |= {"name": llama.name, "system_info": llama.system_info, "cpu": cpu}
-        print(label, llama.name, llama.system_info, flush=True)
+        of_build |= {"name": host.name, "system_info": host.system_info, "cpu": cpu}
+        print(label, host.name, host.system_info, flush=True)
         times = of_build.setdefault(options.draw or "greedy", {})
         for kind, threads in product(options.kinds, options.threads):
             texts = sequences(folder, kind, options.rounds + 1)
-            found = speeds(gguf, index, texts, threads, llama, options.draw)
+            found = speeds(gguf, index, texts, threads, host, options.draw)
             times.setdefault(kind, {})[str(threads)] = found
             raw.write(options.out, results)
             print(kind, threads, {who: one["tokens_per_s"][0] for who, one in found.items()})
@@ -108,7 +108,7 @@ def speeds(
     index: Path,
     texts: Sequence[tuple[list[int], int]],
     threads: int,
-    llama: LlamaLibrary,
+    host: Host,
     draw: str | None,
 ) -> dict[str, Any]:
     """Tokens a second of each contender and the work of its head, median and range over texts."""
@@ -116,7 +116,7 @@ def speeds(
     drawing = sampling(1, 1, DRAWN[draw]) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
-    with LlamaContext(gguf, threads=threads, positions=POSITIONS, llama=llama) as context:
+    with LlamaContext(gguf, threads=threads, positions=POSITIONS, host=host) as context:
         racing = contenders(context, decoder, drawing)
         for number, (tokens, first) in enumerate(texts):
             for name, head in racing.items():

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from demo.published import CACHE, check
-from logitsieve.llamacpp.library import LlamaLibrary, library, load, messages
+from logitsieve.llamacpp.xllamacpp import XLlamaCpp, xllamacpp
 
 PACKAGE, VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
 SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
@@ -24,9 +24,9 @@ def more_than_avx2() -> bool:
     return any(flag in flags for flag in NEWER)
 
 
-def builds() -> dict[str, LlamaLibrary]:
+def builds() -> dict[str, XLlamaCpp]:
     """The wheel's llama.cpp, and where the CPU has more than AVX2, npm's."""
-    found = {"wheel": library()}
+    found = {"wheel": xllamacpp()}
     if more_than_avx2():
         found["native"] = npm_build(unpacked(CACHE))
         native_backend(CACHE)
@@ -40,17 +40,17 @@ def native_backend(folder: Path) -> Path:
     [ggml] = bins.glob("libggml.v*.so")
     backends = ctypes.CDLL(str(ggml)).ggml_backend_load_all_from_path
     backends.argtypes, backends.restype = [ctypes.c_char_p], None
-    with messages(npm_build(bins).functions) as lines:
+    with npm_build(bins).messages() as lines:
         backends(str(bins).encode())
     loaded = next(line for line in lines if "loaded CPU backend from" in line)
     return Path(loaded.rpartition(" from ")[2])
 
 
 @cache
-def npm_build(bins: Path) -> LlamaLibrary:
+def npm_build(bins: Path) -> XLlamaCpp:
     """npm's llama.cpp, which has no backend yet."""
     [llama] = bins.glob("libllama.v*.so")
-    return load(llama, f"npm {VERSION}")
+    return XLlamaCpp(llama, f"npm {VERSION}")
 
 
 def unpacked(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index_builder.capture.llamacpp import Stretch, read_primer
 from logitsieve.llamacpp import LlamaContext
-from logitsieve.llamacpp.library import library
+from logitsieve.llamacpp.xllamacpp import xllamacpp
 from tests.llamacpp.small_model import Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -90,7 +90,7 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(
 @pytest.mark.parametrize("draw", [None, *DRAWN])
 def test_every_contender_decodes_the_text(gguf: Path, gguf_index: Path, draw: str | None) -> None:
     texts = [(list(range(300, 320)), 4)] * 3
-    found = speeds(gguf, gguf_index, texts, 1, library(), draw)
+    found = speeds(gguf, gguf_index, texts, 1, xllamacpp(), draw)
     assert list(found) == [PEER, BODY, "exact", "sketch 0", "sketch 1e-15", "sketch 0.001"]
     assert found["sketch 0"]["proven"][0] == 1
     assert found[BODY]["scanned"][0] == 0

@@ -10,7 +10,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import LlamaContext
 from logitsieve.llamacpp.aborts import Aborted, without_abort
-from logitsieve.llamacpp.library import library
+from logitsieve.llamacpp.xllamacpp import xllamacpp
 from tests.llamacpp.small_model import Make, gemma4
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -25,14 +25,14 @@ ENDING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", ENDING)
 def test_a_file_that_would_end_the_process_is_named(make_gguf: Make, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"gguf: got .*llama.cpp aborts, .*{reason}"):
+    with pytest.raises(InvalidRequest, match=f"gguf: got .*xllamacpp .* aborts, .*{reason}"):
         LlamaContext(make_gguf(**ENDING[reason]), threads=2)
     with LlamaContext(make_gguf()) as context:
         assert np.isfinite(context.read([5, 6, 7])).all()
 
 
 def test_a_call_returns_raises_or_aborts() -> None:
-    functions = library().functions
+    functions = xllamacpp().functions
     assert without_abort(functions, lambda: 7) == 7
     with pytest.raises(KeyError):
         without_abort(functions, lambda: dict[str, int]()["none"])

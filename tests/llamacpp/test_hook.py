@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from logitsieve.llamacpp.hook import COPY, OFF, OTHER, STOP, TOO_MANY, HiddenHook
-from logitsieve.llamacpp.library import TensorLayout
+from logitsieve.llamacpp.host import TensorLayout
 
 LAYOUT = TensorLayout(columns=2, data=31, name=32)
 CALL = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p)

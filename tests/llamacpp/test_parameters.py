@@ -3,7 +3,8 @@ import struct
 import numpy as np
 import pytest
 
-from logitsieve.llamacpp.library import MODEL, ContextLayout, LlamaParameters, TensorLayout
+from logitsieve.llamacpp.host import TensorLayout
+from logitsieve.llamacpp.xllamacpp import MODEL, ContextLayout, LlamaParameters
 
 # Defaults of llama_context_params in llama.h of three builds, field by field.
 SIZES = struct.pack("<4i", 512, 2048, 512, 1)

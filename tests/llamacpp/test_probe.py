@@ -1,5 +1,6 @@
 """llama.cpp's logits are compared with the file's when a context is opened."""
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp import GgufModel, LlamaContext
-from logitsieve.llamacpp.library import library
 from logitsieve.llamacpp.probe import representable
+from logitsieve.llamacpp.xllamacpp import xllamacpp
 from tests.llamacpp.small_model import Make, gemma4, write_model
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -79,8 +80,8 @@ class Backwards:
         return getattr(self.functions, name)
 
     def llama_decode(self, context: Any, batch: Any) -> int:
-        several = len({batch.sequences[place][0] for place in range(batch.count)}) > 1
-        self.last = batch.count - 1 if several else 0
+        several = len({batch.seq_id[place][0] for place in range(batch.n_tokens)}) > 1
+        self.last = batch.n_tokens - 1 if several else 0
         return int(self.functions.llama_decode(context, batch))
 
     def llama_get_logits_ith(self, context: Any, place: int) -> Any:
@@ -89,10 +90,11 @@ class Backwards:
 
 @pytest.mark.parametrize("separate", [True, False])
 def test_rows_that_come_in_another_order_are_seen(make_gguf: Make, separate: bool) -> None:
-    llama = library()._replace(functions=Backwards(library().functions))
-    LlamaContext(make_gguf(), llama=llama).close()
+    host = copy(xllamacpp())
+    host.functions = Backwards(host.functions)
+    LlamaContext(make_gguf(), host=host).close()
     with pytest.raises(InvalidRequest, match=r"away from W h \+ b"):
-        LlamaContext(make_gguf(), sequences=3, separate=separate, llama=llama)
+        LlamaContext(make_gguf(), sequences=3, separate=separate, host=host)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])

@@ -24,7 +24,7 @@ from demo.published import CACHE
 from logitsieve.api.results import Float32
 from logitsieve.heads import Softmax
 from logitsieve.llamacpp import OutputMatrix
-from logitsieve.llamacpp.library import library as loaded
+from logitsieve.llamacpp.xllamacpp import xllamacpp
 
 BLOCK = 32  # columns of a block where there are not 256
 FORMATS = {"Q8_0": (8, BLOCK), "Q6_K": (14, 256), "Q4_0": (2, BLOCK)}  # number, columns of a block
@@ -79,7 +79,7 @@ def library(native: bool = False) -> ctypes.CDLL:
 
 def system_info() -> str:
     """The instructions that ggml uses, as llama.cpp prints them; empty without the wheel."""
-    return loaded().system_info if find_spec("xllamacpp") else ""
+    return xllamacpp().system_info if find_spec("xllamacpp") else ""
 
 
 class LlamaCpp(Method):

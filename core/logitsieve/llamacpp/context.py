@@ -18,7 +18,7 @@ from logitsieve.api.errors import InvalidRequest, LogitsieveError
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp.hook import COPY, OFF, OTHER, REPLACE, STOP, HiddenHook
-from logitsieve.llamacpp.library import LlamaLibrary, messages
+from logitsieve.llamacpp.host import ContextOptions, Host
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.llamacpp.probe import OtherLogits, compare_logits
@@ -40,8 +40,8 @@ class LlamaContext(LlamaModel):
     thread by flash attention, which lets `look_ahead` read several tokens at once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
-    before the output layer, times the architecture's scale of logits. `llama` replaces the
-    installed wheel's build (`library.load`).
+    before the output layer, times the architecture's scale of logits. `host` replaces the
+    installed wheel's build (`XLlamaCpp`).
 
     InvalidRequest names the fault of the file, the wheel, the model or the argument.
     """
@@ -54,17 +54,17 @@ class LlamaContext(LlamaModel):
         positions: int | None = None,
         threads: int = 1,
         separate: bool = False,
-        llama: LlamaLibrary | None = None,
+        host: Host | None = None,
     ) -> None:
         self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
         self.separate = separate
         self.headless = False
-        super().__init__(gguf, llama)
+        super().__init__(gguf, host)
         api, model = self._api, self._model
         self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
         if self._rolling and sequences > 1:
             raise InvalidRequest("sequences", sequences, "1 with a recurrent model")
-        self._hook = HiddenHook(self._library.tensor, BATCH, self.gguf.dim)
+        self._hook = HiddenHook(self.host.tensor, BATCH, self.gguf.dim)
         wanted = positions
         if wanted is None:
             trained = self.trained_positions
@@ -75,7 +75,7 @@ class LlamaContext(LlamaModel):
         self.threads = whole("threads", threads, 1, MOST_THREADS)
         self._context = self._make(wanted)
         self.positions = int(self._api.llama_n_ctx(self._context))
-        self._batch = self._api.llama_batch_init(BATCH, 0, 1)
+        self._batch = self.host.batch(BATCH)
         self._closing(self._api.llama_batch_free, self._batch)
         self._lengths = [0] * self.sequences
         self._drafted = [0] * self.sequences  # cached tokens after these
@@ -112,14 +112,13 @@ class LlamaContext(LlamaModel):
         self._set_threads(count)
 
     def _set_threads(self, count: int) -> None:
-        with messages(self._api):
+        with self.host.messages():
             self._api.llama_set_n_threads(self._context, count, count)
 
     def forget(self, sequence: int | None = None) -> None:
-        memory = self._api.llama_get_memory(self._context)
         each = range(self.sequences) if sequence is None else [sequence]
         for one in each:
-            self._api.llama_memory_seq_rm(memory, self._sequence(one), -1, -1)
+            self._running.remove(self._context, self._sequence(one))
             self._lengths[one] = self._drafted[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
@@ -209,8 +208,7 @@ class LlamaContext(LlamaModel):
 
     def _drop_drafts(self, sequence: int) -> None:
         if self._drafted[sequence]:
-            memory = self._api.llama_get_memory(self._context)
-            if not self._api.llama_memory_seq_rm(memory, sequence, self._lengths[sequence], -1):
+            if not self._running.remove(self._context, sequence, self._lengths[sequence]):
                 raise LogitsieveError("llama.cpp: the end of a sequence cannot be removed")
             self._drafted[sequence] = 0
 
@@ -234,13 +232,13 @@ class LlamaContext(LlamaModel):
 
     def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> None:
         batch, ahead = self._batch, dict.fromkeys(range(self.sequences), 0)
-        batch.count = len(tokens)
+        batch.n_tokens = len(tokens)
         for place, ((sequence, token), marked) in enumerate(zip(tokens, marks, strict=True)):
-            batch.tokens[place] = token
-            batch.positions[place] = self._lengths[sequence] + ahead[sequence]
-            batch.sequence_counts[place] = 1
-            batch.sequences[place][0] = sequence
-            batch.outputs[place] = marked
+            batch.token[place] = token
+            batch.pos[place] = self._lengths[sequence] + ahead[sequence]
+            batch.n_seq_id[place] = 1
+            batch.seq_id[place][0] = sequence
+            batch.logits[place] = marked
             ahead[sequence] += 1
 
     def _run(self, api: Any) -> None:
@@ -271,26 +269,21 @@ class LlamaContext(LlamaModel):
         return whole("sequence", sequence, 0, self.sequences - 1)
 
     def _make(self, positions: int) -> Any:
-        layout, parameters = self._library.context, self._api.llama_context_default_params()
         cached = CACHED * self.sequences if self.separate else CACHED
-        positions = -(-positions // cached) * cached
-        for place, size in enumerate((positions, BATCH, BATCH, self.sequences)):
-            parameters.set("<i", layout.sizes + 4 * place, size)
-        for place in range(2):
-            parameters.set("<i", layout.threads + 4 * place, self.threads)
-        parameters.set("<Q", layout.hook, self._hook.address)
-        parameters.set("<Q", layout.hook + 8, self._hook.argument)
-        if self.separate and self.threads > 1:  # threads share a long cache of a row that is alone
-            parameters.set("<i", layout.flash, 0)
-        for place, chosen in ((1, 0), (3, 0), (5, not self.separate)):  # all on the CPU, one cache
-            parameters.set("<B", layout.flags + place, chosen)
-        with messages(self._api) as lines:
-            context = self._guarded(
-                lambda: self._api.llama_init_from_model(self._model, parameters)
-            )
+        options = ContextOptions(
+            positions=-(-positions // cached) * cached,
+            batch=BATCH,
+            sequences=self.sequences,
+            threads=self.threads,
+            separate=self.separate,
+            hook=self._hook.address,
+            state=self._hook.argument,
+        )
+        with self.host.messages() as lines:
+            context = self._guarded(lambda: self.host.open(self._model, options))
         if not context:
-            raise self._refused("; ".join(lines), f"a model that {self._library.name} runs")
-        self._closing(_free_context, self._api, context, self._hook)
+            raise self._refused("; ".join(lines), f"a model that {self.host.name} runs")
+        self._closing(_free_context, self.host, context, self._hook)
         if self._api.llama_pooling_type(context) > 0:
             raise self._refused("a model of embeddings", WITHOUT_RESULT_NORM)
         return context
@@ -344,7 +337,7 @@ def _neighbours(ascending: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _free_context(api: Any, context: Any, hook: HiddenHook) -> None:
+def _free_context(host: Host, context: Any, hook: HiddenHook) -> None:
     """Free a context and, only then, the reference to `hook`, which it calls."""
-    with messages(api):
-        api.llama_free(context)
+    with host.messages():
+        host.functions.llama_free(context)

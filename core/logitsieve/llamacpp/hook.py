@@ -8,7 +8,7 @@ import numpy as np
 from numba import carray, cfunc, types  # type: ignore[attr-defined]
 
 from logitsieve.api.results import Float32
-from logitsieve.llamacpp.library import TensorLayout
+from logitsieve.llamacpp.host import TensorLayout
 
 NAME = b"result_norm\0"
 _FIRST = int.from_bytes(NAME[:8], "little")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.llamacpp.aborts import Aborted, without_abort
+from logitsieve.llamacpp.aborts import Aborted
 from logitsieve.llamacpp.chat import ChatPrompt, any_of
-from logitsieve.llamacpp.library import LlamaLibrary, library, messages
+from logitsieve.llamacpp.host import Host
 from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.llamacpp.tokenizer import MOST_TEXT, Tokenizer
+from logitsieve.llamacpp.xllamacpp import xllamacpp
 
 SPECIAL = 1 | 8  # llama_token_attr: unknown, control
 
@@ -23,9 +24,9 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    def __init__(self, gguf: GgufModel | Path | str, llama: LlamaLibrary | None = None) -> None:
+    def __init__(self, gguf: GgufModel | Path | str, host: Host | None = None) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
-        self._library: LlamaLibrary = llama or library()
+        self.host: Host = host or xllamacpp()
         self._open = True
         self._closers: list[weakref.finalize[Any, Any]] = []
         self._model = self._load()
@@ -38,10 +39,14 @@ class LlamaModel:
             raise self._refused(got, "one row for each token")
 
     @property
-    def _api(self) -> Any:
+    def _running(self) -> Host:
         if not self._open:
             raise InvalidRequest("context", "one that is closed", "an open one")
-        return self._library.functions
+        return self.host
+
+    @property
+    def _api(self) -> Any:
+        return self._running.functions
 
     def close(self) -> None:
         self._open = False
@@ -53,10 +58,6 @@ class LlamaModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def system_info(self) -> str:
-        return self._library.system_info
 
     @property
     def trained_positions(self) -> int:
@@ -99,9 +100,8 @@ class LlamaModel:
     @cached_property
     def _special(self) -> dict[int, str]:
         """The names of tokens that only `special` reads."""
-        attributes = self._api.llama_vocab_get_attr
-        words = enumerate(self.gguf.vocabulary or ())
-        return {id: one for id, one in words if one and attributes(self._vocabulary, id) & SPECIAL}
+        attributes, words = self.host.attributes, enumerate(self.gguf.vocabulary or ())
+        return {id: one for id, one in words if one and attributes(self._model, id) & SPECIAL}
 
     @cached_property
     def _special_name(self) -> re.Pattern[str]:
@@ -115,27 +115,24 @@ class LlamaModel:
         return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))
 
     def _load(self) -> Any:
-        parameters = self._api.llama_model_default_params()
-        parameters.set("<i", self._library.gpu_layers, 0)
-        with messages(self._api) as lines:
-            path = str(self.gguf.path).encode()
-            model = self._guarded(lambda: self._api.llama_model_load_from_file(path, parameters))
+        with self.host.messages() as lines:
+            model = self._guarded(lambda: self.host.load(self.gguf.path))
         if not model:
-            raise self._refused("; ".join(lines), f"a model that {self._library.name} loads")
+            raise self._refused("; ".join(lines), f"a model that {self.host.name} loads")
         self._closing(self._api.llama_model_free, model)
         if self._api.llama_model_has_encoder(model):
             raise self._refused("a model with an encoder", WITHOUT_RESULT_NORM)
         return model
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Return `work()`; InvalidRequest where llama.cpp would end the process."""
+        """Return `work()`; InvalidRequest where the host would end the process."""
         try:
-            return without_abort(self._api, work)
+            return self.host.without_abort(work)
         except Aborted as error:
             [(word, count)] = Counter(self.gguf.vocabulary or [""]).most_common(1)
             equal = f" ({count} tokens are {word!a:.40})" if count > 1 else ""
-            allowed = f"a model that {self._library.name} loads"
-            raise self._refused(f"llama.cpp aborts, {error}{equal}", allowed) from error
+            allowed = f"a model that {self.host.name} loads"
+            raise self._refused(f"{self.host.name} aborts, {error}{equal}", allowed) from error
 
     def _closing(self, function: Any, *arguments: Any) -> None:
         self._closers.append(weakref.finalize(self, function, *arguments))

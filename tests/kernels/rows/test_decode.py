@@ -46,7 +46,7 @@ def test_any_bytes_with_finite_scales(kind: str, data: st.DataObject) -> None:
 @EVERY_BLOCK
 def test_llama_cpp_decodes_the_same(kind: str, llama_wheel: None) -> None:
     """Its compiler may fuse the product and the sum of a number, but nothing else."""
-    from logitsieve.llamacpp.library import WHEEL
+    from logitsieve.llamacpp.xllamacpp import WHEEL
 
     (module,) = (path for path in files(WHEEL) or () if path.suffix == ".so")
     name = kind.lower().replace("_k", "_K")
