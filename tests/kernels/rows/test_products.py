@@ -6,10 +6,10 @@ import pytest
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.rows.functions import (
     CODED_DOTS,
-    CODED_FOURS,
+    CODED_FEW,
     addresses,
     call_coded_dots,
-    call_fours,
+    call_few,
 )
 from logitsieve.kernels.rows.products import code_header, codes_size, encode_words, sums_of_pairs
 from logitsieve.kernels.simd.planes import LARGEST_CODE
@@ -35,13 +35,15 @@ def encode(hidden, codes, squares):
 
 @kernel("(int64, uint8[:,::1], float32[:,::1], float32[:,:,::1], int64)")
 def dots_of(address, stored, codes, found, dim):
-    """Fill found [2, 4, V]: of four queries, one row after another, and each alone."""
+    """Fill found [3, 4, V]: of four queries, each alone, and of two and two."""
     functions, each = int64_pointer(address), codes.shape[1]
     rows, start, sums = stored.shape[0], pointer(codes), np.empty(4, np.float32)
-    call_fours(
-        functions[CODED_FOURS], pointer(stored), rows, pointer(np.zeros(rows, np.float32)), start,
-        each, 2 * each, 3 * each, dim, pointer(found), rows,
-    )  # fmt: skip
+    bias = np.zeros(rows, np.float32)
+    for place, first, count in ((0, 0, 4), (2, 0, 2), (2, 2, 2)):
+        call_few(
+            functions[CODED_FEW], pointer(stored), rows, pointer(bias), shift(start, first * each),
+            each, 2 * each, 3 * each, count, dim, pointer(found[place, first]), rows,
+        )  # fmt: skip
     for row in range(0, rows, 4):
         i, j, k, m = row * dim, (row + 3) * dim, (row + 1) * dim, (row + 2) * dim
         for q in range(4):
@@ -110,7 +112,7 @@ def test_a_query_too_small_or_too_large_has_codes_of_zero(value: float) -> None:
 
 
 def found_of(matrix: StoredMatrix, codes: np.ndarray) -> np.ndarray:
-    found = np.empty((2, 4, len(matrix)), np.float32)
+    found = np.empty((3, 4, len(matrix)), np.float32)
     address = addresses(matrix.kind).ctypes.data
     dots_of(address, matrix.data, codes, found, matrix.dim)
     return found
@@ -125,6 +127,7 @@ def test_dots_of_codes_are_within_the_slack_of_the_exact_ones(kind: str) -> None
     exact = hidden.astype(np.float64) @ reference(matrix).astype(np.float64).T
     found = found_of(matrix, codes)
     np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
     norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
     for q in range(4):
         slack = slack_of(descriptor.ctypes.data, norms[q], np.sqrt(squares[q]))

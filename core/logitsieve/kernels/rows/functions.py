@@ -12,7 +12,7 @@ from numba import types
 from logitsieve.api.results import Float32, Int64
 from logitsieve.kernels.compile import CFunction, emits, kernel
 from logitsieve.kernels.rows.blocks import READERS, Blocks
-from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_fours
+from logitsieve.kernels.rows.products import SPAN, coded_dots, coded_few
 from logitsieve.kernels.rows.stored_types import FLOAT16, Halves, floats_of_bfloats
 from logitsieve.kernels.simd.dots import dot64, few_dots
 from logitsieve.kernels.simd.lanes import (
@@ -40,7 +40,7 @@ STORED_TYPES: dict[str, StoredType] = {
 # How rows are read: in place, or by functions. From CODED on they may be multiplied with a query's
 # codes, too; COSTLY ones take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
-DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FOURS = range(6)
+DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FEW = range(6)
 _PLACES = [types.int64] * 4
 
 
@@ -83,8 +83,8 @@ def functions_of(kind: str) -> tuple[CFunction, ...]:
     if kind in READERS:
         [magnitudes] = _pointers(Blocks(kind, magnitudes=True))
         functions.append(CFunction(decode, size(magnitudes, size, floats)))
-        fours = size(stored, size, floats, floats, *_PLACES, floats, size)
-        functions += [CFunction(coded_dots, coded), CFunction(coded_fours, fours)]
+        few = size(stored, size, floats, floats, *_PLACES, size, floats, size)
+        functions += [CFunction(coded_dots, coded), CFunction(coded_few, few)]
     return tuple(functions)
 
 
@@ -135,11 +135,11 @@ def call_coded_dots(builder, address, stored, i, j, k, m, codes, dim, sums):
 
 @emits(
     lambda _, stored, rows, floats, *others: types.int64(
-        types.int64, stored, types.int64, floats, floats, *_PLACES, floats, types.int64
+        types.int64, stored, types.int64, floats, floats, *_PLACES, types.int64, floats, types.int64
     )
 )
-def call_fours(builder, address, stored, rows, bias, codes, j, k, m, dim, logits, apart):
-    arguments = [stored, rows, bias, codes, j, k, m, dim, logits, apart]
+def call_few(builder, address, stored, rows, bias, codes, j, k, m, count, dim, logits, apart):
+    arguments = [stored, rows, bias, codes, j, k, m, count, dim, logits, apart]
     return _call(builder, address, ir.IntType(64), arguments)
 
 

@@ -103,14 +103,10 @@ def store_four(builder, start, scale, s0, s1, s2, s3):
     builder.store(four, builder.bitcast(start, _FEW.as_pointer()), align=4)
 
 
-@emits(lambda start, apart, bias, *_: types.void(start, apart, *[types.float32] * 5, *_[4:]))
-def store_apart(builder, start, apart, bias, c0, c1, c2, c3, s0, s1, s2, s3):
-    """Store four numbers, `apart` from each other: each sum times its scale, plus the bias."""
+@emits(lambda *sums: types.UniTuple(types.float32, 4)(*sums))
+def four_sums(builder, s0, s1, s2, s3):
     four = _four_sums(builder, s0, s1, s2, s3)
-    for lane, scale in enumerate((c0, c1, c2, c3)):
-        place = builder.gep(start, [builder.mul(apart, ir.Constant(apart.type, lane))])
-        number = builder.fmul(builder.extract_element(four, ir.Constant(INT32, lane)), scale)
-        builder.store(builder.fadd(number, bias), place, align=4)
+    return [builder.extract_element(four, ir.Constant(INT32, lane)) for lane in range(4)]
 
 
 def _four_sums(builder, s0, s1, s2, s3):
@@ -182,8 +178,14 @@ def coded_dots(stored, i, j, k, m, codes, dim, sums):
     return dim
 
 
-def coded_fours(stored, rows, bias, codes, j, k, m, dim, logits, apart):
-    """Fill logits of `rows` rows and four queries with codes from 0, j, k and m on."""
+def coded_few(stored, rows, bias, codes, j, k, m, count, dim, logits, apart):
+    """Fill logits of `rows` rows and 2 to 4 queries with codes from 0, j, k and m on.
+
+    Those of a query are `apart` from another's. All four are computed where two do not suffice.
+    """
+    if count == 2:
+        _coded_twos(stored, rows, bias, codes, j, dim, logits, apart)
+        return rows
     header = code_header(dim)
     c1, c2, c3 = shift(codes, j), shift(codes, k), shift(codes, m)
     w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))
@@ -197,6 +199,27 @@ def coded_fours(stored, rows, bias, codes, j, k, m, dim, logits, apart):
             s1 = add_products(s1, row, d, w1, e1)
             s2 = add_products(s2, row, d, w2, e2)
             s3 = add_products(s3, row, d, w3, e3)
-        place = shift(logits, r)
-        store_apart(place, apart, bias[r], codes[0], c1[0], c2[0], c3[0], s0, s1, s2, s3)
+        sums, place = four_sums(s0, s1, s2, s3), shift(logits, r)
+        place[0], place[apart] = sums[0] * codes[0] + bias[r], sums[1] * c1[0] + bias[r]
+        place[2 * apart] = sums[2] * c2[0] + bias[r]
+        place[3 * apart] = sums[3] * c3[0] + bias[r]
     return rows
+
+
+@inline
+def _coded_twos(stored, rows, bias, codes, j, dim, logits, apart):
+    header, c1 = code_header(dim), shift(codes, j)
+    w0, w1 = as_uint8(shift(codes, header)), as_uint8(shift(c1, header))
+    e0, e1 = shift(codes, 1), shift(c1, 1)
+    for r in range(0, rows, 2):
+        s = min(r + 1, rows - 1)
+        row, other = block_at(stored, r * dim), block_at(stored, s * dim)
+        s0, s1, s2, s3 = zero_eight(), zero_eight(), zero_eight(), zero_eight()
+        for d in range(0, dim, SPAN):
+            s0 = add_products(s0, row, d, w0, e0)
+            s1 = add_products(s1, row, d, w1, e1)
+            s2 = add_products(s2, other, d, w0, e0)
+            s3 = add_products(s3, other, d, w1, e1)
+        sums = four_sums(s0, s1, s2, s3)
+        logits[r], logits[apart + r] = sums[0] * codes[0] + bias[r], sums[1] * c1[0] + bias[r]
+        logits[s], logits[apart + s] = sums[2] * codes[0] + bias[s], sums[3] * c1[0] + bias[s]

@@ -15,12 +15,12 @@ from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.rows.functions import (
     CODED,
     CODED_DOTS,
-    CODED_FOURS,
+    CODED_FEW,
     DOTS,
     F32,
     call_coded_dots,
     call_dots,
-    call_fours,
+    call_few,
 )
 from logitsieve.kernels.rows.products import codes_size
 from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, pad_lanes, padded, row_of
@@ -64,7 +64,7 @@ ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 CACHE_LINE = 64  # bytes
-ROWS_A_CALL = 16  # multiplied with four queries' codes
+ROWS_A_CALL = 16  # multiplied with the codes of a few queries
 ALONE_CHUNK = 4 * CHUNK  # rows of all for one query, so that each of its four streams is long
 ONE = np.int64(1)
 # More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
@@ -165,12 +165,12 @@ def _fill_dots(matrix, r0, r1, r2, r3, queries, q0, q1, q2, q3, count, sums):
 
 
 @inline
-def _coded_fours(matrix, first, rows, queries, q0, q1, q2, q3, logits):
+def _coded_few(matrix, first, rows, queries, q0, q1, q2, q3, count, logits):
     each = 2 * codes_size(matrix.dim)
-    call_fours(
-        matrix.functions[CODED_FOURS], shift(matrix.stored, first * matrix.row_bytes), rows,
+    call_few(
+        matrix.functions[CODED_FEW], shift(matrix.stored, first * matrix.row_bytes), rows,
         shift(matrix.bias, first), codes_of(queries, q0, matrix.dim), (q1 - q0) * each,
-        (q2 - q0) * each, (q3 - q0) * each, matrix.dim, logits, CHUNK,
+        (q2 - q0) * each, (q3 - q0) * each, count, matrix.dim, logits, CHUNK,
     )  # fmt: skip
 
 
@@ -198,8 +198,8 @@ def fill(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count, logit
         rows = 1 if listed else ROWS_A_CALL
         for place in range(first, last, rows):
             row = np.int64(ids[place]) if listed else place
-            _coded_fours(
-                matrix, row, min(rows, last - place), queries, q0, q1, q2, q3,
+            _coded_few(
+                matrix, row, min(rows, last - place), queries, q0, q1, q2, q3, count,
                 shift(logits, place - first),
             )  # fmt: skip
         return
