@@ -49,9 +49,8 @@ def main() -> None:
         for head, times in about["us"].items():
             worst = max(times, key=lambda size: times[size] / int(size))
             ratio = times[worst] / int(worst) / times["1"]
-            print(
-                f"{name}, {head}: {times['1']:.0f} us a row alone, at worst {ratio:.2f}x (B = {worst})"
-            )
+            alone = f"{name}, {head}: {times['1']:.0f} us a row alone"
+            print(f"{alone}, at worst {ratio:.2f}x (B = {worst})")
 
 
 def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str, float]]:

@@ -1,7 +1,9 @@
 """Translate test.tsv by beam search over one index, beside the full softmax of three libraries.
 
-    python -m benchmarks.translate MODELS/nmt/1                   # an index of the model's softmax
-    python -m benchmarks.translate MODELS/nmt/1 --sentences 64    # a look
+    python -m benchmarks.translate --capture beams.npz           # W, b and contexts of beams of 5
+    logitsieve build --weight beams.npz:W --bias beams.npz:b --contexts beams.npz:H_fit \
+        --heldout beams.npz:H_heldout --labels 20 --target-precision p10=0.95 --out MODELS/nmt/1
+    python -m benchmarks.translate MODELS/nmt/1                  # --sentences 64: a look
 
 Needs ../shared, and sacrebleu for BLEU (tokenize="none", as the text is tokenised). Times are the
 calling thread's, of the softmax and the choice of pairs alone, one thread; the Transformer is the
@@ -37,6 +39,7 @@ from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 
 MOST_WORDS = 80
+CAPTURED_EVERY, HELDOUT = 45, 300  # sentences of train.tsv, of valid.tsv
 POINTS: dict[str, dict[str, Any]] = {
     "logitsieve": {},
     "logitsieve, proven": {"exact": True},
@@ -175,14 +178,21 @@ class Clocked:
 
 def main() -> None:
     parser = raw.parser(__doc__, "translate.json.gz")
-    parser.add_argument("index", type=Path, help="NAME/VERSION of an index of the model")
+    parser.add_argument("index", type=Path, nargs="?", help="NAME/VERSION of an index of the model")
+    parser.add_argument("--capture", type=Path, metavar="FILE.npz", help="write contexts, and end")
     parser.add_argument("--sentences", type=int, default=1000, help="of test.tsv")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     options = parser.parse_args()
     hold_threads(1)
     folder = SHARED / "data" / "nmt-de-en"
     module = load_model_file(folder / "nmt_model.py")
-    model, index = module.Translator.load(folder), open_index(options.index)
+    model = module.Translator.load(folder)
+    if options.capture:
+        capture(module, model, folder, options.capture)
+        return
+    if not options.index:
+        parser.error("name an index, or a file for --capture")
+    index = open_index(options.index)
     pairs = read_pairs(folder / "test.tsv")[: options.sentences]
     local, searches = LocalDecoder(index), {}
     for beams in options.beams:
@@ -191,6 +201,28 @@ def main() -> None:
         racing |= {name: Clocked(local, target) for name, target in POINTS.items()}
         searches[f"beam {beams}"] = _search(module, model, pairs, racing, beams)
     raw.write(options.out, {"machine": describe(), "index": index.digest, "searches": searches})
+
+
+def capture(module: Any, model: Any, folder: Path, out: Path) -> None:
+    """Write W, b, and the contexts that beams of 5 meet: of train.tsv, and of valid.tsv."""
+    weight, bias = (each.detach().numpy() for each in (model.output.weight, model.output.bias))
+    texts = {"H_fit": read_pairs(folder / "train.tsv.gz")[::CAPTURED_EVERY]}
+    texts["H_heldout"] = read_pairs(folder / "valid.tsv")[:HELDOUT]
+    asked: dict[str, Any] = {"beams": 5, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
+    found: dict[str, list[Float32]] = {name: [] for name in texts}
+    with bars() as progress:
+        for name, pairs in texts.items():
+
+            def logits(hidden: Float32, kept: list[Float32] = found[name]) -> Tensor:
+                kept.append(hidden)
+                return torch.from_numpy(hidden @ weight.T + bias)
+
+            for start in range(0, len(pairs), SENTENCES):
+                sources = [source for source, _ in pairs[start : start + SENTENCES]]
+                state = Translating(model, sources, module.START)
+                beam_search(Peer(logits), state.start, state.step, **asked)  # type: ignore[arg-type]
+                progress(name, min(start + SENTENCES, len(pairs)), len(pairs))
+    np.savez(out, W=weight, b=bias, **{name: np.concatenate(each) for name, each in found.items()})
 
 
 def _search(
