@@ -55,7 +55,7 @@ class Outlook(NamedTuple):
         size = max(1, round(needed * BYTES_A_TOKEN / 1e6))
         line = (
             f"fitted to {self.rows:,} contexts, a screen leaves {self.left:.0%} of the held-out"
-            " ones to the head sketch, which reads less by itself; a screen may pay from"
+            " ones to the head sketch, which is cheaper by itself; a screen may pay from"
             f" {known} {rounded:,.0f} contexts on, which take as many tokens, {size:,} MB of text"
         )
         if texts > 1:
@@ -150,7 +150,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 
 
 def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
-    """Return the share that a screen leaves to the sketch; None if it reads less and is faster."""
+    """Return the share that a screen leaves to the sketch; None if it costs less and is faster."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
     top = heads["screen"].topk(trial.hidden, trial.k)
