@@ -55,8 +55,8 @@ class Trial(NamedTuple):
     hidden: Float32
     k: int
 
-    def us(self, head: Head) -> float:
-        return us_per_row(head, self.hidden, self.k, 1)
+    def us(self, head: Head, batch: int = 1) -> float:
+        return us_per_row(head, self.hidden, self.k, batch)
 
     def scanned(self, head: Head) -> float:
         return float(head.topk(self.hidden, self.k).scanned.mean())

@@ -28,6 +28,7 @@ from logitsieve.kernels.sketch.encode_query import (
     encode_query,
     factors_of,
     reach_of,
+    turn_rows,
 )
 from logitsieve.kernels.sketch.levels import uppers_by_lengths
 from logitsieve.kernels.sketch.sketch import sketch_at, sketch_descriptor
@@ -116,10 +117,12 @@ def bound_by_level_0(address, hidden, rows, uppers):
     descriptor = int64_pointer(address)
     sketch, dim = sketch_at(descriptor), padded(hidden.size)
     scratch = np.empty(dim + size_of(coded_at(descriptor, nowhere())), np.float64)
-    coded = coded_at(descriptor, shift(pointer(scratch), dim))
+    start = shift(pointer(scratch), dim)
+    coded = coded_at(descriptor, start)
     norm, margin = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), -1.0
     if norm >= 0:
-        encode_query(descriptor, pointer(hidden), norm, coded, rows)
+        turn_rows(descriptor, pointer(hidden), np.int64(1), start, np.int64(0))
+        encode_query(descriptor, norm, coded, rows)
         query, margin = factors_of(coded.factors), coded.factors[MARGIN]
         for group in range(sketch.groups):
             sums = sum_four(sketch, coded.planes, group, group + 1)[0]

@@ -16,7 +16,7 @@ from logitsieve.kernels.simd.pointers import (
     size_of,
 )
 from logitsieve.kernels.sketch.bounds import bound_group
-from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query
+from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query, turn_rows
 from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, sieve, sieved_at
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SPARE
@@ -197,11 +197,13 @@ def certified_bounds(address, hidden, lowers, uppers):
     dim, sketch = hidden.shape[1], sketch_at(descriptor)
     size = padded(dim) + size_of(coded_at(descriptor, nowhere()))
     scratch = np.empty(size, np.float64)
-    coded = coded_at(descriptor, shift(pointer(scratch), padded(dim)))
+    start = shift(pointer(scratch), padded(dim))
+    coded = coded_at(descriptor, start)
     norm, bad = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), 0
     if norm >= 0:
         bad = -1
-        encode_query(descriptor, pointer(hidden), norm, coded)
+        turn_rows(descriptor, pointer(hidden), np.int64(1), start, np.int64(0))
+        encode_query(descriptor, norm, coded)
         for group in range(sketch.groups):
             bound_group(sketch, coded, group)
             first = group * LANES

@@ -5,10 +5,10 @@ from math import log, pi, sqrt
 
 import numpy as np
 
-from logitsieve.kernels.compile import inline
+from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.rows.stored_types import float16_pointer
 from logitsieve.kernels.simd.byte_lanes import OFFSET
-from logitsieve.kernels.simd.dots import dots_1x4, four_from, padded
+from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, padded, row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
     load,
@@ -17,6 +17,7 @@ from logitsieve.kernels.simd.lanes import (
     multiply_add,
     pair_sum,
     rounded,
+    sixteen_floats,
     splat32,
     store,
     widen,
@@ -86,15 +87,14 @@ def factors_of(factors):
 
 
 @inline
-def encode_query(descriptor, h, norm, coded, rows=0):
-    """Write the codes and factors of a row of hidden with that norm.
+def encode_query(descriptor, norm, coded, rows=0):
+    """Write the codes and factors of a row of hidden with that norm, which `turn_rows` has turned.
 
     The bounds of `rows` rows may fail with the descriptor's chance; none if 0.
     """
     planes, factors, turned = coded.planes, coded.factors, coded.rotated
     dim, coarse = descriptor[DIM], descriptor[sketch.COARSE_WIDTH]
     width, length = descriptor[sketch.TAIL_WIDTH], norm * NORM_SPARE
-    _turn(float16_pointer(descriptor[sketch.DIRECTIONS]), dim, h, turned)
     off = number_at(descriptor, sketch.SIZE) * _rounding(dim) * length
     off += dim * dim * ROTATION_UNDERFLOW
     squares = _squares(turned, min(coarse, dim), dim)
@@ -132,14 +132,26 @@ def _rounding(dim):
     return (dim / LANES + ROTATION_STEPS) * ROTATION_SPARE * UNIT32
 
 
-@inline
-def _turn(matrix, dim, vector, products):
-    step = (dim + 3) // 4
-    for row in range(step):
-        r0, r1, r2, r3 = four_from(row, dim, step)
-        dots = dots_1x4(matrix, r0 * dim, r1 * dim, r2 * dim, r3 * dim, vector, dim)
-        products[row], products[row + step] = dots[0], dots[1]
-        products[row + 2 * step], products[row + 3 * step] = dots[2], dots[3]
+@inline_once
+def turn_rows(descriptor, hidden, count, start, stride):
+    """Write rows of hidden in the sketch's coordinates to the scratch of queries, from `start` on.
+
+    Four share the loads of the directions.
+    """
+    directions, dim = float16_pointer(descriptor[sketch.DIRECTIONS]), descriptor[DIM]
+    dots, step = sixteen_floats(), (dim + 3) // 4
+    for q in range(0, count, 4):
+        q0, q1, q2, q3, few = four_of(q, count)
+        for row in range(step):
+            r0, r1, r2, r3 = four_from(row, dim, step)
+            few_dots(
+                directions, r0 * dim, r1 * dim, r2 * dim, r3 * dim, hidden, q0 * dim, q1 * dim,
+                q2 * dim, q3 * dim, few, dim, dots,
+            )  # fmt: skip
+            for j in range(few):
+                turned = coded_at(descriptor, row_of(start, q + j, stride)).rotated
+                turned[r0], turned[r1] = dots[4 * j], dots[4 * j + 1]
+                turned[r2], turned[r3] = dots[4 * j + 2], dots[4 * j + 3]
 
 
 @inline

@@ -31,6 +31,7 @@ from logitsieve.kernels.sketch.encode_query import (
     coded_at,
     encode_query,
     factors_of,
+    turn_rows,
 )
 from logitsieve.kernels.sketch.levels import (
     FOUR,
@@ -44,7 +45,7 @@ from logitsieve.kernels.sketch.levels import (
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
-from logitsieve.kernels.topk.descriptor import DIM, ROWS, SHARE, SHARES, matrix_at
+from logitsieve.kernels.topk.descriptor import ROWS, SHARE, SHARES, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TOTAL, VARIANCE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
@@ -98,12 +99,12 @@ def sieve(descriptor, queries, start, groups, count, keep):
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
     stride = size_of(sieved_at(descriptor, nowhere(), groups, limit, keep))
+    turn_rows(descriptor, queries.hidden, count, start, stride)
     while first < sketch.groups:
         for q in range(count):
             sieved = sieved_at(descriptor, row_of(start, q, stride), groups, limit, keep)
             if first == 0:
-                h = row_of(queries.hidden, q, descriptor[DIM])
-                encode_query(descriptor, h, queries.states[STATE * q + NORM], sieved.coded, limit)
+                encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
             settles = last == groups or first + step >= sketch.groups
             _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep)

@@ -43,7 +43,8 @@ from logitsieve.kernels.sketch.sketch import widths_of
 ROTATION = 1  # the stream of random numbers that draws it
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-WIDTHS = 16, 32  # coordinates in eight bits that are tried
+WIDTHS = 16, 32, 64, 128  # coordinates in eight bits; a wider sketch is tried while it gains
+MANY_ROWS = 64  # of a call, which counts as much as one row alone
 MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # of second moments
 # Of the rows, that level 0 leaves: 0.14 of an LSTM's with D = 200, but 0.82 of SmolLM2's.
 STEEP = 0.25
@@ -64,23 +65,29 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
     with one_thread():  # more threads take no less time
         basis_DD = balanced(row_moments(softmax, RIDGE), contexts_DD)
     progress("basis", 1, 1)
-    measured = inputs.heldout.rows > 0 and not inputs.config.reproducible
+    threads, trial = inputs.config.threads, inputs.trial
     made: dict[int, dict[str, np.ndarray]] = {}
-    for first in WIDTHS if measured else WIDTHS[:1]:
+    heads: dict[int, Head] = {0: ExactHead(softmax, threads=threads)}
+
+    def make(first: int) -> None:
         turned = turn_all(inputs, rounded(turned_at_random(basis_DD, first, seed)))
         report = counter(progress, "codes", softmax.vocab_size)
-        made[first] = code(turned, first, inputs.config.threads, report)
-    best = WIDTHS[0]
-    if measured:
-        threads = inputs.config.threads
-        exact = ExactHead(softmax, threads=threads)
-        heads: dict[int, Head] = {0: exact}
-        for first, arrays in made.items():
-            heads[first] = SketchHead(softmax, arrays, fallback=exact, threads=threads)
-        best = fastest(heads, lambda first: inputs.trial.us(heads[first]))
-        if best == 0 and not inputs.named:
+        made[first] = code(turned, first, threads, report)
+        heads[first] = SketchHead(softmax, made[first], fallback=heads[0], threads=threads)
+
+    def took(first: int) -> float:
+        return trial.us(heads[first]) * trial.us(heads[first], MANY_ROWS)
+
+    make(best := WIDTHS[0])
+    if inputs.heldout.rows > 0 and not inputs.config.reproducible:
+        for wider in WIDTHS[1:]:
+            make(wider)
+            if fastest((best, wider), took) == best:
+                break
+            del made[best], heads[best]
+            best = wider
+        if not inputs.named and fastest((0, best), lambda first: trial.us(heads[first])) == 0:
             return None
-        best = best or WIDTHS[0]
     return FitResult(made[best], {"coarse": best, "coordinates": softmax.dim}, {})
 
 
