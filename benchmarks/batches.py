@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("indexes", nargs="+", type=Path, metavar="NAME/VERSION")
     options = parser.parse_args()
     hold_threads(1)
-    found = {}
+    found: dict[str, Any] = {}
     with bars() as progress:
         for path in options.indexes:
             with open_index(path) as index:

@@ -222,7 +222,8 @@ def capture(module: Any, model: Any, folder: Path, out: Path) -> None:
                 state = Translating(model, sources, module.START)
                 beam_search(Peer(logits), state.start, state.step, **asked)  # type: ignore[arg-type]
                 progress(name, min(start + SENTENCES, len(pairs)), len(pairs))
-    np.savez(out, W=weight, b=bias, **{name: np.concatenate(each) for name, each in found.items()})
+    fit, heldout = (np.concatenate(found[name]) for name in texts)
+    np.savez(out, W=weight, b=bias, H_fit=fit, H_heldout=heldout)
 
 
 def _search(
