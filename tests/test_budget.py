@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 44_120,
     "lines of core/": 18_135,
     "lines of tests/": 45_360,
-    "lines of benchmarks/": 7_485,
+    "lines of benchmarks/": 7_625,
 }
 LONGEST = 70  # lines of a function of the source
 
