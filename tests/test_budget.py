@@ -6,11 +6,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 322,
-    "lines of source": 44_120,
-    "lines of core/": 18_135,
-    "lines of tests/": 45_360,
-    "lines of benchmarks/": 7_625,
+    "files of source": 326,
+    "lines of source": 45_000,
+    "lines of core/": 18_600,
+    "lines of tests/": 46_000,
+    "lines of benchmarks/": 7_900,
 }
 LONGEST = 70  # lines of a function of the source
 
