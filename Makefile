@@ -64,7 +64,7 @@ check: .venv/dev      ## formatting, lint, types
 	$(BIN)/pytest -q -s tests/test_budget.py
 
 unit: .venv/dev       ## fast tests
-	$(PYTEST) -m 'not system and not gpu and not ray and not evaluation and not exhaustive'
+	$(PYTEST) -m 'not system and not gpu and not ray and not cpp and not evaluation and not exhaustive'
 
 test-system: .venv/dev       ## tests that install packages, kill processes or start other servers
 	$(PYTEST) -m 'system and not ray and not evaluation and not exhaustive'
@@ -81,6 +81,9 @@ test-image: .venv/dev  ## build the image and run it, as root (apt-get install b
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
 	$(BIN)/pytest -rs -m 'ray and not exhaustive'
 
+test-cpp: .venv/dev    ## the C++ client (apt-get install cmake g++ libgrpc++-dev protobuf-compiler-grpc pkg-config)
+	$(BIN)/pytest -rs -m cpp tests/examples
+
 test-eval: .venv/eval  ## lm_eval, which is installed for them, against OpenAI's interface over GGUF
 	$(BIN)/pytest -rs -m 'evaluation and not exhaustive' tests/completions
 
@@ -90,7 +93,7 @@ test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, whe
 	else echo 'This CPU has nothing newer than AVX2: all tests run so.'; fi
 
 test: check           ## everything but the exhaustive sweeps
-	$(PYTEST) -m 'not ray and not evaluation and not exhaustive'
+	$(PYTEST) -m 'not ray and not cpp and not evaluation and not exhaustive'
 	$(MAKE) test-avx2
 
 test-all: check       ## everything
@@ -128,4 +131,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-eval test-avx2 test test-all fuzz attack chaos mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-cpp test-eval test-avx2 test test-all fuzz attack chaos mutants proofs bench race tables docs proto
