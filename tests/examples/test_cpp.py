@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from logitsieve.api.results import Float32, Int32
 from logitsieve.client import DecoderClient
 from logitsieve.client.beam_search import beam_search
 from logitsieve.index import open_index
@@ -28,7 +29,7 @@ SENTENCES = 3
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("cpp")
-    for arguments in (["-S", SOURCES, "-B", built], ["--build", built]):
+    for arguments in (["-S", str(SOURCES), "-B", str(built)], ["--build", str(built)]):
         subprocess.run(["cmake", *arguments], check=True, capture_output=True, text=True)
     return built / "decode"
 
@@ -51,9 +52,9 @@ def run(decode: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_answers_as_python_does(decode: Path, server: Running, inputs: list[str]) -> None:
     model, *paths, dim = inputs
     hidden, embedding = (np.fromfile(path, "<f4").reshape(-1, int(dim)) for path in paths)
-    state = hidden
+    state: Float32 = hidden
 
-    def step(parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def step(parents: Int32, tokens: Int32) -> Float32:
         nonlocal state
         state = np.float32(0.5) * state[parents] + embedding[tokens]
         return state
