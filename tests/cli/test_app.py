@@ -47,6 +47,34 @@ def test_the_installed_command_and_the_module_run() -> None:
     assert done.stdout.strip() == __version__
 
 
+INTERRUPTED = """
+import os, signal, sys
+module = sys.argv.pop(1)
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from logitsieve.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["typer", "logitsieve.cli.verify", "logitsieve.server.app", "logitsieve.completions.serve"],
+)
+def test_ctrl_c_while_it_imports_is_one_line(module: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    words = {
+        "logitsieve.server.app": ["serve", "--models", str(tmp_path)],
+        "logitsieve.completions.serve": ["serve-gguf", str(tmp_path / "m.gguf")],
+    }.get(module, ["verify", "nowhere/1"])
+    command = [sys.executable, "-c", INTERRUPTED, module, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,6 +1,7 @@
 """An engine without a model, which ends as its prompts say."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -22,6 +23,9 @@ from logitsieve.server.http.listener import Listener
 from logitsieve.server.signals import end_after
 
 WAIT_S = 60.0
+
+if multiprocessing.parent_process() is not None:  # Ctrl-C while the engine's modules are imported
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def refusing(line: Line) -> None:

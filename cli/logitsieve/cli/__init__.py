@@ -1,12 +1,26 @@
 """The `logitsieve` command: a module for each subcommand."""
 
 import os
+import signal
+import sys
 
-from logitsieve.cli.app import app
+INTERRUPTED = 130  # as a shell says of SIGINT
 
 
 def main() -> None:
-    """Run the command; exit code 0: done, 1: could not, 2: bad input."""
+    """Run the command; exit code 0: done, 1: could not, 2: bad input, 130: interrupted."""
     # gRPC's own lines say less than our errors.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    app(prog_name="logitsieve")
+    try:
+        from logitsieve.cli.app import app  # takes a while, in which Ctrl-C may come
+
+        app(prog_name="logitsieve")
+        return
+    except KeyboardInterrupt:
+        pass
+    except SystemExit as ended:  # typer's for an interrupted command
+        if ended.code != INTERRUPTED:
+            raise
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one meets no more of Python
+    print("interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)

@@ -27,6 +27,7 @@ from logitsieve.server.logs import configure, event
 log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct("<I")
+FOR_SUPERVISOR = signal.SIGINT, signal.SIGHUP  # from a terminal to all; it tells the engine
 STEADY_S = 60.0  # an engine that lived as long ended by chance
 FIRST_S, LONGEST_S = 1.0, 60.0  # waits before an engine is started again
 
@@ -63,8 +64,9 @@ class Line:
 def run_engine(engine: Callable[[Line], None], line: Line) -> None:
     """Run in the engine's process, and in a group of its own with processes that it starts."""
     os.setpgid(0, 0)
-    for name in (signal.SIGINT, signal.SIGHUP):  # meant for the supervisor, which tells us
+    for name in FOR_SUPERVISOR:
         signal.signal(name, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_SUPERVISOR)
     faulthandler.enable()
     configure("text")
     try:
@@ -193,7 +195,12 @@ class Supervisor:
         context = get_context("spawn")
         line = Line(theirs, self._journal)
         process = context.Process(target=run_engine, args=(self._engine, line), daemon=True)
-        process.start()
+        # Until it ignores them: they would end its imports by a trace.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_SUPERVISOR)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._child = Child(process, ours)
         return self._child
