@@ -19,7 +19,25 @@ from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import authority, signed_by
 from tests.server.running import WAIT_S, WHERE, process, said_by, started, write_model
+from tests.server.test_flood import (
+    AGREED,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    MESSAGE,
+    START,
+    block,
+    frame,
+)
 from tests.synthetic import make_hidden
+
+PING, PINGED = 6, b"are you?"
+HALF = MESSAGE[:100]
+PATHS = [
+    *(b"/logitsieve.v1.Decoder/TopK", b"/logitsieve.v1.Decoder/Decode"),
+    *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
+]
 
 HELD = """
 import sys
@@ -86,6 +104,66 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
         rest = server.communicate(timeout=WAIT_S)[1].splitlines()
     lines += map(json.loads, rest)
     assert [line["event"] for line in lines][-2:] == ["stopping", "stopped"]
+
+
+@pytest.mark.system
+def test_malformed_headers_leave_a_line_at_most(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    options = {"models": tmp_path, "port": 0, "metrics-port": 0, "drain-s": 0}
+    given = [word for name, value in options.items() for word in (f"--{name}", value)]
+    cache = {"LOGITSIEVE_SERVE_KERNEL_CACHE": str(kernels.default_cache())}
+    with process("-m", "logitsieve", "serve", "--no-admin", *given, **cache) as server:
+        _, _, port = said_by(server, WHERE)[1].rpartition(":")
+        headers = (b"grpc-timeout", b"soon"), (b"x-request-id", b"\xff")
+        answers = [called(int(port), block(PATHS[0], *header)) for header in headers]
+        assert b"grpc-timeout" in answers[0]
+        assert b"InvalidRequest" not in answers[1]
+        server.send_signal(signal.SIGTERM)
+        rest = server.communicate(timeout=WAIT_S)[1].splitlines()
+    assert "a header of a call is no UTF-8" in rest
+    failed = "TopK of unknown failed: INVALID_ARGUMENT "
+    others = {line for line in rest if not line.startswith(failed)}
+    assert others == {
+        "a header of a call is no UTF-8",
+        "stopping: 0 s for what is in flight",
+        "stopped",
+    }
+
+
+def called(port: int, headers: bytes) -> bytes:
+    """What the server says to a call with these headers."""
+    with socket.create_connection(("127.0.0.1", port), WAIT_S) as client:
+        call = frame(HEADERS, END_HEADERS, 1, headers) + frame(DATA, END_STREAM, 1, MESSAGE)
+        client.sendall(START + AGREED + call)
+        said = b""
+        while b"grpc-status" not in said:
+            part = client.recv(1 << 16)
+            assert part, said
+            said += part
+        return said
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("path", PATHS)
+def test_calls_without_a_message_do_not_delay_its_end(path: bytes, tmp_path: Path) -> None:
+    write_model(tmp_path)
+    with (
+        started(tmp_path, drain_s=10 * WAIT_S) as server,
+        socket.create_connection(("127.0.0.1", server.port), WAIT_S) as client,
+    ):
+        calls = [
+            frame(HEADERS, END_HEADERS, stream, block(path)) + frame(DATA, 0, stream, HALF)
+            for stream in range(1, 13, 2)
+        ]
+        client.sendall(START + AGREED + b"".join(calls) + frame(PING, 0, 0, PINGED))
+        said = b""
+        while PINGED not in said:
+            said += client.recv(1 << 16)
+        with DecoderClient(server.address, timeout_s=WAIT_S) as other:
+            other.models()  # by then the event loop has met them
+        server.process.send_signal(signal.SIGTERM)
+        server.process.communicate(timeout=WAIT_S)
+    assert server.process.returncode == 0
 
 
 @pytest.mark.system

@@ -25,14 +25,19 @@ pytestmark = pytest.mark.system
 
 FLOOD_S = 4.0
 START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-WORDS = b":method POST :scheme http :path /logitsieve.v1.Decoder/TopK :authority localhost"
-FIELDS = [*WORDS.split(), *b"content-type application/grpc te trailers".split()]
+WORDS = b":method POST :scheme http :authority localhost content-type application/grpc te trailers"
 DATA, HEADERS, RESET, SETTINGS, END_STREAM, END_HEADERS, ACK = 0, 1, 3, 4, 1, 4, 1
-BLOCK = b"".join(
-    b"\0" + b"".join(bytes([len(word)]) + word for word in pair)
-    for pair in zip(FIELDS[::2], FIELDS[1::2], strict=True)
-)
 MESSAGE = b"\0" + pack(">I", 1100) + bytes(1100)
+
+
+def block(path: bytes, *more: bytes) -> bytes:
+    """Headers of a call, with `more` of names and values."""
+    words = [bytes([len(word)]) + word for word in (b":path", path, *WORDS.split(), *more)]
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return b"".join(b"\0" + name + value for name, value in pairs)
+
+
+BLOCK = block(b"/logitsieve.v1.Decoder/TopK")
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:

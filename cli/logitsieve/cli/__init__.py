@@ -9,8 +9,8 @@ INTERRUPTED = 130  # as a shell says of SIGINT
 
 def main() -> None:
     """Run the command; exit code 0: done, 1: could not, 2: bad input, 130: interrupted."""
-    # gRPC's own lines say less than our errors.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # Lines of gRPC's core say less than our errors, are no JSON, and clients cause any number.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from logitsieve.cli.app import app  # takes a while, in which Ctrl-C may come
 

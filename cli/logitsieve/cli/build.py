@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logitsieve.api.errors import MissingExtra
+from logitsieve.api.errors import MissingExtra, naming
 from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
 from logitsieve.cli.output import bars, print_files, print_json, shown
 from logitsieve.cli.points import auto_of, print_points, without_contexts
@@ -119,7 +119,8 @@ def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float
 
     new_path(options.out)  # refused before the model is run
     print(PRIMER, file=sys.stderr)
-    return gguf_primer(options.weight, threads, progress)
+    with naming("weight"):
+        return gguf_primer(options.weight, threads, progress)
 
 
 def _bytes(index: Index) -> dict[str, int]:

@@ -85,7 +85,7 @@ class QueryOptions:
     temperature: float = flag(
         1.0,
         "Temperature of the draws of --sample: 0, or 1e-05 to 10000.",
-        callback=checked_temperature,
+        callback=lambda value: checked_temperature(value),  # typer reads the parameters
     )
     vocabulary: Path | None = flag(
         None, "Text file of the words by id, one per line, to show with the ids."

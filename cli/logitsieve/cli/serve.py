@@ -18,8 +18,6 @@ def command(config: ServeConfig) -> None:
     """
     as_json = config.log_format == "json"
     os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)  # read when gRPC is imported
-    if as_json:  # gRPC's core would write lines of its own
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from logitsieve.server.app import serve
 
     serve(config, progress=(lambda: nullcontext(no_progress)) if as_json else bars)

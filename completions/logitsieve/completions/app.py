@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from logitsieve.api.errors import InvalidRequest, ModelNotFound
+from logitsieve.api.errors import InvalidRequest, ModelNotFound, naming
 from logitsieve.completions import fields
 from logitsieve.completions.answers import Answer, Choice, Speller
 from logitsieve.completions.checkers import checked, integer
@@ -134,7 +134,7 @@ class Endpoint:
 
         def work() -> list[int]:
             if "messages" in given:
-                with fields.naming("messages"):
+                with naming("messages"):
                     return self._context.tokenize(render_chat(self._context, given["messages"]))
             if not given["prompt"]:
                 return self._context.begin * begin

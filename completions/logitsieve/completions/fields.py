@@ -1,14 +1,13 @@
 """Fields of requests, each checked by a line of a table; null counts as absent."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest, ModelNotFound
-from logitsieve.api.requests import INT32_MAX, whole
+from logitsieve.api.errors import InvalidRequest, ModelNotFound, naming
+from logitsieve.api.requests import INT32_MAX, checked_temperature, whole
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.completions.checkers import (
     Checker,
@@ -31,6 +30,7 @@ DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's interface
 WIDEST_SEED = (1 << 64) - 1
 RANDOM = -1  # the seed of another draw each time, as llama.cpp and vLLM have it
 WIDEST_BIAS = 1000.0
+HOTTEST = 100.0
 
 
 def stops(field: str, value: Any) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ COMMON: dict[str, Checker] = {
     **IGNORED,
     "model": text,
     "max_tokens": integer(0, INT32_MAX),
-    "temperature": number(0, 100),
+    "temperature": lambda field, value: checked_temperature(value, HOTTEST),
     "top_p": number(0, 1),
     "top_k": integer(-1, INT32_MAX),
     "min_p": number(0, 1),
@@ -204,7 +204,7 @@ def _asked(
         logit_bias=given.get("logit_bias", {}),
         stop=given.get("stop", ()),
     )
-    options.drawing(1)  # InvalidRequest for a temperature between 0 and the coldest
+    options.drawing(1)  # InvalidRequest for what no head draws by
     return Asked(
         prompts=prompts,
         texts=texts,
@@ -254,12 +254,3 @@ def tokens(
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
     with naming(field):
         return context.tokenize(prompt, begin=begin, most=most or context.longest_text)
-
-
-@contextmanager
-def naming(field: str) -> Iterator[None]:
-    """Let InvalidRequest name `field`."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(field, error.got, error.allowed) from error

@@ -23,7 +23,8 @@ LogitsieveError
 └── MissingExtra (ImportError)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,6 +57,15 @@ class InvalidRequest(LogitsieveError, ValueError):
         self.field = field
         self.got = got
         self.allowed = allowed
+
+
+@contextmanager
+def naming(field: str) -> Iterator[None]:
+    """Let InvalidRequest name `field`, as the caller knows it."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(field, error.got, error.allowed) from error
 
 
 class InvalidKnob(InvalidRequest):

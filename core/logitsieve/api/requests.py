@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from numbers import Real
 from operator import index
 from typing import Any, NamedTuple
 
@@ -136,12 +137,13 @@ def _flag(field: str, value: Any) -> bool:
     return bool(value)
 
 
-def checked_temperature(value: Any) -> float:
+def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
     """Return a temperature as a float; or InvalidRequest."""
-    temperature = number("temperature", value, 0.0, HOTTEST)
-    if 0 < temperature < COLDEST:
-        raise InvalidRequest("temperature", temperature, f"0, or {COLDEST:g} to {HOTTEST:g}")
-    return temperature
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if real and (value == 0 or COLDEST <= value <= hottest):
+        return float(value)
+    allowed = f"a number: 0, or {COLDEST:g} to {hottest:g}"
+    raise InvalidRequest("temperature", f"{value!r:.80}", allowed)
 
 
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:

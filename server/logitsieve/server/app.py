@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LAST_REPLIES_S = 0.5  # to pass the network once all calls have ended
 WATCH_S = 0.5  # between looks at the files of loaded versions
 # Constants of glibc's malloc.h. Thresholds that are set do not grow with freed blocks.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -142,7 +143,7 @@ class Server:
                 task.cancel()
         await self._health.drain()
         self._decoder.streams.drain()
-        await asyncio.gather(*(server.stop(self.config.drain_s) for server in self._servers))
+        await self._drain()
         if self._admin is not None:
             self._admin.close()
         await asyncio.to_thread(self._shadow.stop)
@@ -153,6 +154,18 @@ class Server:
             await asyncio.to_thread(self._tracing.close)
         if self._http is not None:
             await self._http.stop()
+
+    async def _drain(self) -> None:
+        """Let calls end within `drain_s`; connections without one are not waited for."""
+        if self._ports is None:
+            return
+        seconds = self.config.drain_s
+        draining = asyncio.gather(*(server.stop(seconds) for server in self._servers))
+        settled = asyncio.ensure_future(self._ports.settled())
+        await asyncio.wait((draining, settled), return_when=asyncio.FIRST_COMPLETED)
+        settled.cancel()
+        last_s = min(seconds, LAST_REPLIES_S)
+        await asyncio.gather(*(server.stop(last_s) for server in self._servers), draining)
 
     async def _listen_http(self, tokens: Tokens | None) -> int:
         config = self.config

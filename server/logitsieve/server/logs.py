@@ -13,6 +13,7 @@ REQUEST_ID = "x-request-id"
 
 FAILED, INCIDENT = "request_failed", "incident"
 LEFT = "ExecuteBatchError raised in core"  # gRPC's words for a client that left before its answer
+UNREADABLE = "Invalid encoding on"  # for a header that is no UTF-8, which it quotes
 PER_SECOND = 10  # lines about failed requests, and incidents
 
 
@@ -69,7 +70,8 @@ class Json(logging.Formatter):
 class FewFailures(logging.Filter):
     """Passes PER_SECOND lines of each event that clients cause; the next one counts the others.
 
-    gRPC's tracebacks of clients that left are none: they would have no limit.
+    gRPC's traces of clients that left are dropped, those of headers that it cannot read become such
+    a line: they would have no limit.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -78,6 +80,9 @@ class FewFailures(logging.Filter):
         self._passed, self._held_back = Counter[str](), Counter[str]()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith(UNREADABLE):
+            record.msg, record.args, record.exc_info = "a header of a call is no UTF-8", (), None
+            record.event = FAILED
         name = getattr(record, "event", "")
         if name not in (FAILED, INCIDENT):
             return not str(record.msg).startswith(LEFT)

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, OF_ADDRESS, Intake, expect, replying
 from logitsieve.utils.wire_tensors import put
@@ -152,6 +152,18 @@ async def test_a_message_that_does_not_come_ends_its_call() -> None:
         await asyncio.wait_for(call, WAIT_S)
     await asyncio.sleep(0)
     assert (intake.bytes, intake.calls) == (0, 0)
+
+
+async def test_calls_that_have_not_been_read_end_when_the_server_stops() -> None:
+    intake = Intake(COPIES * 100, 60, message_s=NEVER_S)
+    calls = reading(intake, *map(Silent, OTHERS[:3]))
+    await turns()
+    assert (intake.calls, intake.waiting) == (3, 2)
+    intake.give_up()
+    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), WAIT_S)
+    assert all(isinstance(error, Unavailable) for error in ended)
+    await turns()
+    assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
 
 
 async def test_slow_messages_leave_half_of_the_memory_while_others_wait() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from logitsieve.server.logs import event
 from logitsieve.server.rpc.connections import cut
 
@@ -226,6 +226,16 @@ class Intake:
         if self._sweeping:
             asyncio.get_running_loop().call_later(self._quick_s / 2, self.sweep)
 
+    def give_up(self) -> None:
+        """End calls that have not been read: the server stops."""
+        for held, task in self._reading.items():
+            held.ended = unread()
+            task.cancel()
+        for turns in self._turns.values():
+            for _, turn in turns:
+                if not turn.done():
+                    turn.set_exception(unread())
+
     def sweep(self) -> None:
         """End the reading of late messages, cut connections that do not take their replies.
 
@@ -298,6 +308,10 @@ class Held:
 
     def leave(self, call: object = None) -> None:
         self.intake.leave(self)
+
+
+def unread() -> Unavailable:
+    return Unavailable("the server is stopping, and the message has not come")
 
 
 def _failed(turn: asyncio.Future[None]) -> bool:

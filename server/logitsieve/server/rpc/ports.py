@@ -1,5 +1,6 @@
 """gRPC ports: limits, TLS, tokens, addresses."""
 
+import asyncio
 import errno
 import logging
 import resource
@@ -28,6 +29,8 @@ IDLE_MS = 1_800_000  # without a call
 UNSEEN_S = 1  # gRPC drops a call that the event loop has not accepted by then
 FILES = 160  # of the process that are no connections to gRPC, with those to the HTTP port
 PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
+UNREAD_S = 2.0  # for messages to arrive at a server that stops
+LOOK_S = 0.05  # at the calls that are left then
 PROBES = 8  # a part of the memory is kept for health checks,
 PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # whose short messages come with the call
 
@@ -42,6 +45,14 @@ class Ports:
         self._probes: list[Intake] = []
         metrics.in_flight.set_function(lambda: sum(intake.calls for intake in self._intakes))
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
+
+    async def settled(self) -> None:
+        """Return when no call is left; those whose message does not come end after UNREAD_S."""
+        intakes = *self._intakes, *self._probes
+        for intake in intakes:
+            asyncio.get_running_loop().call_later(UNREAD_S, intake.give_up)
+        while any(intake.calls for intake in intakes):
+            await asyncio.sleep(LOOK_S)
 
     def held_bytes(self) -> int:
         """Return the bytes of all messages that are counted."""

@@ -32,7 +32,7 @@ Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized
 class _Message(NamedTuple):
     data: bytes
     held: Held | None = None
-    refused: Overloaded | None = None  # there was no memory for it
+    refused: Overloaded | Unavailable | None = None  # there was no memory for it
 
 
 def _without_request(message: bytes) -> bytes:
@@ -193,6 +193,6 @@ class _Stream:
                 return _Message(message)
             try:
                 held = await intake.enter(len(message), self._seat.peer)
-            except Overloaded as error:
+            except (Overloaded, Unavailable) as error:
                 return _Message(_without_request(message), refused=error)
             return _Message(message, held)
