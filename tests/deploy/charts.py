@@ -30,6 +30,14 @@ VARIANTS: dict[str, str] = {
         preStopSeconds: 0
         resources: {}
     """,
+    "behind HAProxy": "proxy: {enabled: true}",
+    "behind HAProxy with TLS": """
+        proxy: {enabled: true, serverPort: 50099}
+        ports: {grpc: 8443}
+        serve: {host: "::"}
+        tls: {secret: logitsieve-tls}
+        tokens: {secret: logitsieve-tokens}
+    """,
     "open to monitoring only": "networkPolicy: {clients: []}",
     "closed to all": "networkPolicy: {clients: [], monitoring: []}",
     "other peers": """
@@ -128,8 +136,12 @@ class Rendered(NamedTuple):
 
     @property
     def container(self) -> dict[str, Any]:
-        [container] = self.pod["spec"]["containers"]
+        [container, *_] = self.pod["spec"]["containers"]
         return dict(container)
+
+    @property
+    def proxy(self) -> dict[str, Any] | None:
+        return next(iter(self.pod["spec"]["containers"][1:]), None)
 
     @property
     def options(self) -> dict[str, Any]:

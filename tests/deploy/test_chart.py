@@ -59,22 +59,23 @@ def test_selectors_find_the_pods_of_their_installation(rendered: Rendered) -> No
 
 
 def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None:
-    pod, container = rendered.pod["spec"], rendered.container
+    pod = rendered.pod["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == USER
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "privileged": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
 
 
 def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
-    container = rendered.container
+    container, proxy = rendered.container, rendered.proxy
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     asked = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
     assert {(get["path"], get["port"]) for get in asked} == {
@@ -82,7 +83,15 @@ def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
         ("/readyz", "metrics"),
     }
     options = rendered.options
-    assert ports == {"grpc": options["port"], "metrics": options["metrics_port"]}
+    own = "grpc" if proxy is None else "server"
+    assert ports == {own: options["port"], "metrics": options["metrics_port"]}
+    if proxy is not None:  # others reach the proxy alone
+        [port] = proxy["ports"]
+        assert port["containerPort"] != ports.pop("server")
+        ports["grpc"] = port["containerPort"]
+        assert {
+            proxy[f"{name}Probe"]["tcpSocket"]["port"] for name in ("readiness", "liveness")
+        } == {"grpc"}
     for port in rendered.one("Service")["spec"]["ports"]:
         assert ports[port["targetPort"]] == port["port"]
     for policy in rendered.all("NetworkPolicy"):
@@ -122,11 +131,34 @@ def test_files_of_options_are_mounted_and_only_the_cache_can_be_written(rendered
     [_, config, *_] = rendered.container["args"]
     for path in [PurePosixPath(config), *named]:
         assert paths & {path, path.parent}
-    mounts, volumes = rendered.container["volumeMounts"], rendered.pod["spec"]["volumes"]
+    volumes, proxy = rendered.pod["spec"]["volumes"], rendered.proxy
+    if proxy is not None:
+        assert all(mount["readOnly"] for mount in proxy["volumeMounts"])
+        assert proxy["volumeMounts"][0]["mountPath"] == proxy["args"][-1]
     assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
     writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
     # A folder of the server's own: others of the pod's group may write to the volume's.
     assert writable == [str(PurePosixPath(options["kernel_cache"]).parent)]
+
+
+def test_a_proxy_reads_the_file_that_was_tested_and_speaks_tls_where_the_server_does() -> None:
+    assert render().proxy is None
+    plain, tls = (render(VARIANTS[f"behind HAProxy{more}"]) for more in ("", " with TLS"))
+    assert plain.proxy is not None
+    assert tls.proxy is not None
+    file = (CHART / "haproxy.cfg").read_text(encoding="utf-8")
+    for rendered in (plain, tls):
+        assert rendered.named("logitsieve")["data"]["haproxy.cfg"] == file
+    first, second = (
+        {variable["name"]: variable["value"] for variable in proxy["env"]}
+        for proxy in (plain.proxy, tls.proxy)
+    )
+    assert first == {"BIND": ":50051", "SERVER": "127.0.0.1:50052"}
+    server = {"SERVER": "127.0.0.1:50099", "SERVER_TLS": "1"}
+    assert second == {"BIND": ":::8443", "TLS": tls.options["tls_cert"], **server}
+    assert "tls" in {mount["name"] for mount in tls.proxy["volumeMounts"]}
+    with pytest.raises(helm_python.HelmRenderError, match=r"proxy\.enabled"):
+        render("{proxy: {enabled: true}, tls: {secret: a, clientCA: true}}")
 
 
 def test_tls_and_tokens_come_from_secrets() -> None:

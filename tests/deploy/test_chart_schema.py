@@ -29,6 +29,7 @@ preStopSeconds: -1
 ports: {grpc: 0} | {grpc: 70000} | {grpc: 9090, metrics: http}
 tls: {clientCA: true} | {secretName: logitsieve-tls}
 tokens: {secret: logitsieve-tokens}
+proxy: {enabled: 1} | {image: ""} | {serverPort: 0} | {resources: {limits: {cpu: lots}}} | {tls: x}
 resources: {requests: {cpu: lots}} | {requests: 1}
 autoscaling: {queueMicroseconds: 0} | {min: 0} | {cpuPercent: 70%}
 disruptionBudget: {maxUnavailable: 0} | {maxUnavailable: 0%}

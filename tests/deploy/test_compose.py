@@ -38,7 +38,7 @@ def test_every_service_is_locked_down(service: dict[str, Any]) -> None:
     assert service["healthcheck"]["test"][0] == "CMD"
     assert not {"privileged", "cap_add", "network_mode", "pid", "user"} & service.keys()
     writable = [source for source, written in mounts(service).values() if written]
-    assert writable
+    assert writable or service is SERVICES["proxy"]
     assert set(writable) <= COMPOSE["volumes"].keys()
     # An image names its version and no host.
     assert re.fullmatch(r"logitsieve|[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
@@ -46,6 +46,7 @@ def test_every_service_is_locked_down(service: dict[str, Any]) -> None:
 
 def test_servers_share_the_models_and_no_cache_nor_port() -> None:
     ports = [port for service in SERVICES.values() for port in service["ports"]]
+    ports = [port.replace("${PUBLIC:-127.0.0.1}", "127.0.0.1") for port in ports]
     published = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in ports]
     assert len({found[1] for found in published if found}) == len(ports) == len(SERVICES)
     first, second = (mounts(service) for service in SERVERS.values())
@@ -78,7 +79,20 @@ def test_on_gpus_the_same_servers_each_reserve_one() -> None:
         assert server.keys() == {"image", "build", "command", "deploy"}
 
 
-@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_a_proxy_before_every_server_starts_if_asked_for() -> None:
+    proxy = SERVICES["proxy"]
+    assert proxy["profiles"] == ["public"]
+    assert {name for name, service in SERVICES.items() if "profiles" in service} == {"proxy"}
+    where = proxy["environment"]
+    servers = {where[name].partition(":")[0] for name in ("SERVER", "SERVER2")}
+    assert servers == SERVERS.keys() == set(proxy["depends_on"])
+    assert proxy["ports"][0].endswith(where["BIND"])
+    assert proxy["command"][-1] in mounts(proxy)
+    values = yaml.safe_load((DEPLOY / "helm/logitsieve/values.yaml").read_text(encoding="utf-8"))
+    assert proxy["image"] == values["proxy"]["image"]
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana", "proxy"])
 def test_what_is_mounted_is_there(name: str) -> None:
     sources = [source for source, _ in mounts(SERVICES[name]).values() if source.startswith("./")]
     assert sources

@@ -3,22 +3,24 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import create_connection
 from threading import Thread
 from time import monotonic
 
-import grpc
 import numpy as np
 import pytest
 
-from logitsieve.client import DecoderClient
-from tests.deploy.dockerfile import REPOSITORY
+from logitsieve.api.errors import Unauthenticated
+from logitsieve.client import DecoderClient, Tls
+from tests.deploy.charts import CHART
+from tests.server.materials import authority, signed_by, write_tokens
 from tests.server.running import WAIT_S, lasting_port, started, write_model
 from tests.server.test_flood import FLOODS, flood
 from tests.server.test_memory import memory_mb
 
-CONFIG = REPOSITORY / "deploy" / "haproxy" / "haproxy.cfg"
+CONFIG = CHART / "haproxy.cfg"
 PROXY = shutil.which("haproxy")
 FLOOD_S = 3.0
 MOST_MB = 100
@@ -31,14 +33,15 @@ pytestmark = [
 
 
 @contextmanager
-def proxy(server: int) -> Iterator[int]:
+def proxy(server: int, **more: str) -> Iterator[int]:
     port = lasting_port()
     where = {"BIND": f"127.0.0.1:{port}", "SERVER": f"127.0.0.1:{server}"}
     assert PROXY is not None
-    with subprocess.Popen([PROXY, "-db", "-f", str(CONFIG)], env=where) as running:
+    with subprocess.Popen([PROXY, "-db", "-f", str(CONFIG)], env=where | more) as running:
         try:
-            with grpc.insecure_channel(where["BIND"]) as channel:
-                grpc.channel_ready_future(channel).result(WAIT_S)
+            while True:
+                with suppress(ConnectionRefusedError), create_connection(("127.0.0.1", port)):
+                    break
             yield port
         finally:
             running.kill()
@@ -66,3 +69,24 @@ def test_others_lose_no_call_and_the_server_takes_little_memory(kind: str, tmp_p
         assert more < MOST_MB
         with DecoderClient(f"127.0.0.1:{port}", timeout_s=WAIT_S) as another:
             another.topk(hidden, k=1)
+
+
+def test_tls_ends_in_the_proxy_and_begins_anew_and_tokens_pass(tmp_path: Path) -> None:
+    write_model(tmp_path / "models")
+    ours = authority()
+    cert, key = signed_by(ours).write(tmp_path)  # tls.crt and tls.key, as in a Secret
+    token = "t" * 20
+    tokens = write_tokens(tmp_path, f"read:{token}")
+    tls = Tls(ca=ours.write(tmp_path, "ca")[0])
+    with (
+        started(tmp_path / "models", tls_cert=cert, tls_key=key, tokens=tokens) as server,
+        proxy(server.port, TLS=str(cert), SERVER_TLS="1") as port,
+    ):
+        where = f"127.0.0.1:{port}"
+        with DecoderClient(where, timeout_s=WAIT_S, tls=tls, token=token) as client:
+            assert client.topk(np.ones((1, 24), np.float32), k=1).ids.shape == (1, 1)
+        with (
+            DecoderClient(where, timeout_s=WAIT_S, tls=tls, token=token[1:] + "u") as other,
+            pytest.raises(Unauthenticated),
+        ):
+            other.topk(np.ones((1, 24), np.float32), k=1)

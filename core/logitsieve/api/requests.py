@@ -143,7 +143,7 @@ def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
     if real and (value == 0 or COLDEST <= value <= hottest):
         return float(value)
     allowed = f"a number: 0, or {COLDEST:g} to {hottest:g}"
-    raise InvalidRequest("temperature", f"{value!r:.80}", allowed)
+    raise InvalidRequest("temperature", f"{value!a:.80}", allowed)
 
 
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
