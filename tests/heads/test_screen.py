@@ -10,6 +10,7 @@ from tests.synthetic import (
     make_hidden,
     make_softmax,
     screen_arrays,
+    svd_arrays,
     usual_sketch,
 )
 
@@ -111,6 +112,21 @@ def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
     assert top.exact.all()
     assert (top.scanned == 2000).all() == all_rows
     np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
+
+
+def test_far_rows_may_go_to_previews_which_prove_nothing() -> None:
+    softmax, hidden = decaying(2000, 96, rows=5)
+    parts = {"screen": screen_arrays(softmax), "svd": svd_arrays(softmax)}
+    knobs = {"svd": {"width": 4.0, "candidates": 64.0}, "screen": {"escalate": 1.0}}
+    heads = make_heads(HEADS, softmax, parts, knobs, 1, "svd")
+    assert list(heads) == ["exact", "screen", "svd"]
+    top, wanted = (heads[name].topk(hidden, 5) for name in ("screen", "svd"))
+    np.testing.assert_array_equal(top.ids, wanted.ids)
+    assert top.fallback.all()
+    assert not top.exact.any()
+    assert heads["screen"].fallback_max_error == 1.0
+    few = heads["svd"].topk(hidden, 100)  # more than it looks at
+    assert few.exact.all()
 
 
 def graded(

@@ -236,6 +236,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("heldout", {"heldout": np.full((100, D), np.nan, np.float32)}),
     ("vocabulary", {"vocabulary": ["one"]}),
     ("heads", {"heads": ("exact", "certain")}),
+    ("fallback", {"config": BuildConfig(fallback="svd")}),
+    ("fallback", {"config": BuildConfig(fallback="sketch"), "heads": ("exact", "screen")}),
     ("target_precision", {"target_precision": {"p7": 0.5}}),
     ("target_precision", {"target_precision": {"p1": 0.5}, "heads": ("exact",)}),
     ("best_effort", {"best_effort": True}),

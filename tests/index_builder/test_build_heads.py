@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,26 @@ def test_heads_are_nearly_right_and_equal_each_time(index: Index, tmp_path: Path
         assert (index.head(name).topk(HIDDEN, 1).ids == true).mean() > 0.9, name
     assert build_all(tmp_path / "lm" / "1").digest == index.digest
     assert "graph.safetensors" in verify_index(index.path)
+
+
+def test_previews_answer_what_a_screen_leaves_if_asked(tmp_path: Path) -> None:
+    """Also if they are the fastest that meets a target; `proven` is false then."""
+    heads, contexts = ("exact", "sketch", "screen", "svd"), make_contexts(3000)
+    config = replace(CONFIG, fallback="svd", svd_width=None)
+    target = {"p1": 0.9, "p5": 0.9}
+    built: dict[str, Index] = {}
+    for number, asked in enumerate(("svd", "auto"), start=1):
+        given: Any = {"config": replace(config, fallback=asked), "target_precision": target}
+        out = tmp_path / "lm" / str(number)
+        built[asked] = build(SOFTMAX.weight, SOFTMAX.bias, contexts, out, heads=heads, **given)
+    assert built["svd"].manifest.config["fallback"] == "svd"
+    assert built["auto"].manifest.config["fallback"] in ("svd", "sketch")  # whichever was faster
+    far = np.random.default_rng(4).standard_normal((40, 16)).astype(np.float32) * 3
+    screen = built["svd"].head("screen", escalate=1.0)
+    top, wanted = screen.topk(far, 5), built["svd"].head("svd").topk(far, 5)
+    assert top.fallback.all()
+    assert not top.exact.any()
+    np.testing.assert_array_equal(top.ids, wanted.ids)
 
 
 @pytest.mark.parametrize("name", HEADS[1:])

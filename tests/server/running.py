@@ -41,7 +41,7 @@ def write_model(models: Path, name: str = "demo", version: int = 1, **more: Any)
 
 def write_whole(models: Path, name: str) -> Path:
     """A model with every head that a normalizer needs."""
-    return write_heads(models / name / "1", make_softmax(), "screen", "sketch", "svd")
+    return write_heads(models / name / "1", make_softmax(), "screen", "sketch", "svd", "lsh")
 
 
 def write_four(models: Path) -> Path:

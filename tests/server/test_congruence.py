@@ -117,7 +117,7 @@ TARGETS: list[dict[str, Any]] = [
     {"normalizer": "candidates"},
     {"normalizer": "exact", "head": "screen"},
 ]
-HEADS, WIDTHS = ("screen", "sketch", "exact", "svd"), (1e-9, 1e-3, np.float32(0.5))
+HEADS, WIDTHS = ("screen", "sketch", "exact", "svd", "lsh"), (1e-9, 1e-3, np.float32(0.5))
 NAMES = (None, *NORMALIZER_CODES)
 OTHER: list[dict[str, Any]] = [
     *({"head": head, "normalizer": name} for head in HEADS for name in NAMES),

@@ -50,8 +50,9 @@ class BuildOptions:
     )
     heads: str | None = flag(
         None,
-        "Heads to build, separated by commas; exact,screen,sketch if absent (screen only if it"
-        " pays), or exact,sketch without --contexts.",
+        "Heads to build, separated by commas: exact, screen (learned screens, L2S), sketch, svd"
+        " (SVD previews), lsh (LSH tables), graph, ivf, frequency. exact,screen,sketch if absent"
+        " (screen only if it pays), or exact,sketch without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(
         (),
@@ -80,7 +81,7 @@ def command(
         if contexts is None:
             from logitsieve.index_builder.pipeline import check_heads
 
-            heads = list(check_heads(heads, bool(target), contexts=False))
+            heads = list(check_heads(heads, bool(target), False, config.fallback))
             contexts = _of_primer(options, config.threads, progress)
         index = build(
             options.weight,

@@ -25,6 +25,8 @@ HEADS: dict[str, type[Head]] = {
     "frequency": FrequencyHead,
 }
 
+FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leave
+
 
 def make_heads(
     registry: Mapping[str, type[Head]],
@@ -36,26 +38,25 @@ def make_heads(
 ) -> dict[str, Head]:
     """Make `exact` and the heads that `knobs` names, in the order of the registry.
 
-    Rows that a head cannot answer go to the last head before it with a known `max_error`, or to the
-    head `fallback` if it is such a one.
+    Rows that a head cannot answer go to the head `fallback`, one of FALLBACKS, if it is there and
+    made before, else to the last head before it with a known `max_error`.
     """
     heads: dict[str, Head] = {}
     last: Head | None = None
-    for name, kind in registry.items():
-        if name != "exact" and name not in knobs:
-            continue
+    names = [name for name in registry if name == "exact" or name in knobs]
+    for name in sorted(names, key=lambda name: (name not in FALLBACKS, names.index(name))):
+        kind = registry[name]
         arrays = dict(parts[kind.part.name]) if kind.part else {}
-        named = heads.get(fallback)
-        other = named if named and named.max_error < 1.0 else last
+        named = heads.get(fallback) if fallback in FALLBACKS else None
         heads[name] = kind.from_arrays(
-            softmax, arrays, fallback=other, threads=threads, knobs=knobs.get(name, {})
+            softmax, arrays, fallback=named or last, threads=threads, knobs=knobs.get(name, {})
         )
         if heads[name].max_error < 1.0:
             last = heads[name]
-    return heads
+    return {name: heads[name] for name in names}
 
 
 __all__ = [
-    "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead",
-    "SketchHead", "Softmax", "SvdHead", "make_heads",
+    "FALLBACKS", "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead",
+    "ScreenHead", "SketchHead", "Softmax", "SvdHead", "make_heads",
 ]  # fmt: skip

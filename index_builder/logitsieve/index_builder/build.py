@@ -73,7 +73,7 @@ def build(
     from logitsieve.index_builder import pipeline  # faiss is loaded by the fits, after all checks
 
     config, target = config or BuildConfig(), target_precision
-    names = pipeline.check_heads(heads, target is not None, contexts is not None)
+    names = pipeline.check_heads(heads, target is not None, contexts is not None, config.fallback)
     if contexts is None and heldout is not None:
         raise InvalidRequest("heldout", "contexts that judge", "`contexts` to fit to as well")
     if best_effort and target is None:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads import FALLBACKS
 from logitsieve.utils.floats import STORED
 from logitsieve.utils.options import check_ranges, option
 
+AUTO: Literal["auto"] = "auto"
 GIVEN: Literal["given"] = "given"  # dtype of W: its own, if one of STORED
 
 JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
@@ -68,6 +70,11 @@ class BuildConfig(ScreenConfig):
         1,
         65_535,
     )
+    fallback: Literal["auto", "exact", "sketch", "svd"] = option(
+        "auto",
+        "Head that answers the rows which a screen, or another head, leaves. auto: sketch if it is"
+        " built, else exact, or svd where it is built, faster, and meets the target precision.",
+    )
     heldout_rows: int = option(50_000, JUDGES, 1, 10**9)
     lsh_recall: float = option(
         0.9, "Share of held-out contexts whose best word the hash tables of lsh find.", 0.01, 1
@@ -100,6 +107,8 @@ class BuildConfig(ScreenConfig):
         super().__post_init__()
         if self.dtype not in (allowed := (GIVEN, *STORED)):
             raise InvalidRequest("dtype", repr(self.dtype), ", ".join(allowed))
+        if self.fallback not in (allowed := (AUTO, *FALLBACKS)):
+            raise InvalidRequest("fallback", repr(self.fallback), ", ".join(allowed))
 
 
 @dataclass(frozen=True, kw_only=True)

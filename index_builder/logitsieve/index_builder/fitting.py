@@ -36,7 +36,7 @@ COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 of a stored operating point
 JUDGED = 2048
 LABEL_ROWS = 1024  # of a block of exact labels
-EXACT, SKETCH = "exact", "sketch"
+EXACT, SKETCH, SVD = "exact", "sketch", "svd"
 DEPTH = 5
 SCATTERED = 2  # time of a byte out of order
 NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
@@ -193,10 +193,13 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
     row = inputs.softmax.matrix.row_bytes
     if name == EXACT:
         return float(inputs.vocab_size * row)
-    sketch = fitted[name].arrays
-    scanned = inputs.trial.scanned(heads_of(inputs.softmax, fitted)[name])
-    swept = sketch["directions"].nbytes + sketch["coarse"].nbytes
-    return float(swept + SCATTERED * scanned * (row + sketch["fine"].shape[1]))
+    arrays, head = fitted[name].arrays, heads_of(inputs.softmax, fitted)[name]
+    scanned = inputs.trial.scanned(head)
+    if name == SVD:
+        swept = 4 * head.knobs["width"] * (inputs.vocab_size + inputs.softmax.dim)
+        return float(swept + SCATTERED * scanned * row)
+    swept = arrays["directions"].nbytes + arrays["coarse"].nbytes
+    return float(swept + SCATTERED * scanned * (row + arrays["fine"].shape[1]))
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:

@@ -1,6 +1,6 @@
 """The steps of a build, in order: label, fit, calibrate, write."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -9,10 +9,12 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
+from logitsieve.api.results import Bool
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
+from logitsieve.index_builder.config import AUTO
 from logitsieve.index_builder.fit.frequency import fit_frequency
 from logitsieve.index_builder.fit.graph import fit_graph
 from logitsieve.index_builder.fit.ivf import fit_ivf
@@ -29,6 +31,7 @@ from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
     EXACT,
     SKETCH,
+    SVD,
     BuildInputs,
     FitInputs,
     FitResult,
@@ -39,6 +42,7 @@ from logitsieve.index_builder.fitting import (
     sample_rows,
     shared_heads,
 )
+from logitsieve.index_builder.screen.cascade import shares_right
 from logitsieve.index_builder.screen.outlook import (
     SAMPLED,
     at_equal_precision,
@@ -123,29 +127,54 @@ def _fit(
     but short lists less, and they are fitted in little time.
     """
     fitted: dict[str, FitResult] = {}
-    fallback, notes = EXACT, dict[str, str]()
+    asked, notes = inputs.config.fallback, dict[str, str]()
     if SKETCH in names:
         if sketch := fit_sketch(inputs):
-            fitted, fallback = {SKETCH: sketch}, SKETCH
+            fitted = {SKETCH: sketch}
         else:
             notes["sketch_note"] = SKETCH_NOTE
+    fallback = SKETCH if SKETCH in fitted and asked != EXACT else EXACT
     learned = [name for name in FITS if name in names]
-    compared = "screen" in learned and SKETCH in fitted
+    compared = "screen" in learned and fallback == SKETCH and asked != SVD
     compared = compared and not steep(inputs, fitted[SKETCH].arrays)
 
     @cache
     def prepared() -> FitInputs:
         return prepare(inputs, label_depth(inputs, compared), scratch)
 
+    rest = None
+    if SVD in learned and (asked == SVD or (asked == AUTO and inputs.target)):
+        fitted[SVD] = fit_svd(replace(prepared(), fitted=dict(fitted), fallback=fallback))
+        if (found := _found_by_svd(prepared(), fitted, fallback, scratch)) is not None:
+            fallback, rest, compared = SVD, found, False
     for name in learned:
         if name == "screen" and compared:
             screen, note = _paying_screen(inputs, fitted[SKETCH], prepared, scratch)
             fitted |= {} if screen is None else {name: screen}
             notes |= {"screen_note": note} if note else {}
-            continue
-        basis = replace(prepared(), fitted=dict(fitted), fallback=fallback)
-        fitted[name] = FITS[name](basis)
+        elif name not in fitted:
+            basis = replace(prepared(), fitted=dict(fitted), fallback=fallback, rest=rest)
+            fitted[name] = FITS[name](basis)
     return fitted, fallback, notes
+
+
+def _found_by_svd(
+    inputs: FitInputs, fitted: Mapping[str, FitResult], other: str, scratch: Path
+) -> Bool | None:
+    """Return the held-out labels [H, K] that svd finds, or None if `other` is the better fallback.
+
+    It is, unless svd was asked for, if svd misses the target precision or takes longer.
+    """
+    heads = shared_heads(inputs.softmax, fitted)
+    judged = at_equal_precision(inputs, heads[SVD], scratch)
+    assert judged.rest is not None
+    if inputs.config.fallback == SVD:
+        return judged.rest
+    assert inputs.target
+    shown = shares_right(judged.rest, inputs.target)
+    meets = all(inputs.bound(shown[name]) >= least for name, least in inputs.target.items())
+    us = {name: inputs.trial.us(heads[name].value) for name in (SVD, other)}
+    return judged.rest if meets and us[SVD] < us[other] else None
 
 
 def _paying_screen(
@@ -218,7 +247,7 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 
 
 def check_heads(
-    heads: Sequence[str] | None, targeted: bool, contexts: bool = True
+    heads: Sequence[str] | None, targeted: bool, contexts: bool = True, fallback: str = AUTO
 ) -> tuple[str, ...]:
     """Return `exact` and then `heads` (or the defaults), each once; InvalidRequest names one."""
     if heads is None:
@@ -232,4 +261,6 @@ def check_heads(
         raise InvalidRequest("contexts", "nothing", "contexts to reach target_precision on")
     if targeted and "screen" not in heads:
         raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
+    if fallback not in (allowed := (AUTO, EXACT, *heads)):
+        raise InvalidRequest("fallback", repr(fallback), f"{', '.join(allowed)}, which are built")
     return tuple(dict.fromkeys([EXACT, *heads]))

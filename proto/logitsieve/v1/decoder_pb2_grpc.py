@@ -81,7 +81,7 @@ class DecoderServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Sample(self, request, context):
-        """Draws from each row's distribution.
+        """Draws from each row's distribution by the Gumbel-max trick.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

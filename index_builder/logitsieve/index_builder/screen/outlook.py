@@ -67,12 +67,14 @@ def few(contexts: Contexts) -> Contexts:
     return contexts.spread(SAMPLED, BLOCKS)
 
 
-def at_equal_precision(inputs: FitInputs, sketch: Shared[Head], scratch: Path) -> FitInputs:
-    """Return the inputs with the labels that the sketch finds, and a target: its precision."""
+def at_equal_precision(inputs: FitInputs, head: Shared[Head], scratch: Path) -> FitInputs:
+    """Return the inputs with the labels that the head finds, and a target: its precision."""
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
-    file = scratch / "sketch.npy"
-    found_HK = exact_labels(inputs, sketch, inputs.heldout, K, file, "judge sketch")
+    name = head.value.name
+    found_HK = exact_labels(
+        inputs, head, inputs.heldout, K, scratch / f"{name}.npy", f"judge {name}"
+    )
     rest_HK = found_HK == labels_HK
     if inputs.target is None:
         shown = {name: inputs.bound(each) for name, each in shares_right(rest_HK, EQUAL).items()}
