@@ -41,11 +41,14 @@ def test_heads_are_nearly_right_and_equal_each_time(index: Index, tmp_path: Path
 def test_previews_answer_what_a_screen_leaves_if_asked(tmp_path: Path) -> None:
     """Also if they are the fastest that meets a target; `proven` is false then."""
     heads, contexts = ("exact", "sketch", "screen", "svd"), make_contexts(3000)
-    config = replace(CONFIG, fallback="svd", svd_width=None)
+    configs = {
+        "svd": replace(CONFIG, fallback="svd", svd_width=None),
+        "auto": replace(CONFIG, svd_width=None),
+    }
     target = {"p1": 0.9, "p5": 0.9}
     built: dict[str, Index] = {}
-    for number, asked in enumerate(("svd", "auto"), start=1):
-        given: Any = {"config": replace(config, fallback=asked), "target_precision": target}
+    for number, (asked, config) in enumerate(configs.items(), start=1):
+        given: Any = {"config": config, "target_precision": target}
         out = tmp_path / "lm" / str(number)
         built[asked] = build(SOFTMAX.weight, SOFTMAX.bias, contexts, out, heads=heads, **given)
     assert built["svd"].manifest.config["fallback"] == "svd"
