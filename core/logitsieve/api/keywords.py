@@ -14,6 +14,7 @@ from logitsieve.api.results import ArrayLike
 MAX_ERROR = 1e-15  # of a row's top k to be wrong, if nothing else is asked
 BELOW_1 = nextafter(1.0, 0.0)
 AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
+FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leave
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name

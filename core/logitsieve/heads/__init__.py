@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from logitsieve.api.keywords import FALLBACKS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays
@@ -24,8 +25,6 @@ HEADS: dict[str, type[Head]] = {
     "ivf": IvfHead,
     "frequency": FrequencyHead,
 }
-
-FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leave
 
 
 def make_heads(
@@ -57,6 +56,6 @@ def make_heads(
 
 
 __all__ = [
-    "FALLBACKS", "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead",
-    "ScreenHead", "SketchHead", "Softmax", "SvdHead", "make_heads",
+    "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead",
+    "SketchHead", "Softmax", "SvdHead", "make_heads",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import FALLBACKS
+from logitsieve.api.keywords import FALLBACKS
 from logitsieve.utils.floats import STORED
 from logitsieve.utils.options import check_ranges, option
 
