@@ -82,6 +82,26 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
     torch.testing.assert_close(mean, rest_of(criterion, hidden, target), rtol=1e-9, atol=0)
 
 
+def test_more_features_come_nearer_to_the_kernel() -> None:
+    """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
+    hidden, distances = doubles(1, DIM), []
+    for n_features in (16, 256, 4096):
+        options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
+        criterion = loss_of("rf", 30, **options)
+        masses = (2.0 * criterion.logits(hidden).detach()[0] / 4.0).exp()
+        tree = kernel(criterion).tree
+        ids, log_q = tree.draw(
+            tree.mixture(vectors_of(criterion, hidden)), (np.arange(20_000) + 0.5) / 20_000
+        )
+        probabilities = np.zeros(30)
+        probabilities[ids] = np.exp(log_q)
+        assert probabilities.sum() == pytest.approx(1)
+        distances.append(float(np.abs(probabilities - (masses / masses.sum()).numpy()).sum()))
+    assert distances[1] < distances[0] / 2
+    assert distances[2] < distances[1] / 2
+    assert distances[2] < 0.05
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_weights_of_any_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitsieve.training.proposals.kernel.BFLOAT16_IS_FAST", False)

@@ -146,6 +146,55 @@ def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
         assert float(weights[10 * row]) == pytest.approx(wanted, abs=1e-12)
 
 
+def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
+    """Levy, Chen, Ermon 2018: at fixed S the rms errors of Z and its gradient fall as l^-1/2."""
+    V, k, draws = 3000, 100, 400
+    hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
+    sizes = [8, 32, 128]
+    errors, slopes = [], []
+    for size in sizes:
+        criterion = make("top-k", V, k=k, n_uniform=size, per_row=True, reduction="none")
+        x = criterion.logits(hidden[:1])[0].detach()
+        whole = hidden[:1].clone().requires_grad_()
+        torch.autograd.backward(full_cross_entropy(criterion, whole, target[:1]).sum())
+        rows = hidden.clone().requires_grad_()
+        losses = criterion(rows, target)
+        losses.sum().backward()
+        assert rows.grad is not None
+        assert whole.grad is not None
+        z = float(x.exp().sum())
+        of_z = ((losses.detach() + x[7]).exp() / z - 1).square().mean().sqrt()
+        of_gradient = (rows.grad - whole.grad).square().sum(1).mean().sqrt()
+        assert float(of_z) <= (V / (k * size)) ** 0.5
+        errors.append((float(of_z), float(of_gradient)))
+    for column in zip(*errors, strict=True):
+        slopes.append(np.polyfit(np.log(sizes), np.log(column), 1)[0])
+    assert all(abs(slope + 0.5) < 0.08 for slope in slopes), slopes
+
+
+def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
+    """At fixed S as 1 / l - 1 / (V - |S|), for T is without replacement."""
+    V, k, draws = 80, 10, 100_000
+    hidden, target = doubles(1, D, seed=2, scale=0.5).repeat(draws, 1), torch.full((draws,), 7)
+    found, sizes = [], (4, 16)
+    for size in sizes:
+        criterion = make("lsh", V, k=k, n_uniform=size, per_row=True)
+        ((best, _),) = sets(proposed(criterion, hidden[:1], target[:1]))
+        whole = hidden[:1].clone().requires_grad_()
+        (exact,) = torch.autograd.grad(
+            full_cross_entropy(criterion, whole, target[:1]).sum(), whole
+        )
+        rows = hidden.clone().requires_grad_()
+        (each,) = torch.autograd.grad(criterion(rows, target), rows)
+        each *= draws
+        bias, error = each.mean(0) - exact[0], each.std(0) / draws**0.5
+        assert float(error.norm()) < 0.1 * float(bias.norm())
+        found.append(float(bias.norm()))
+    rest = V - len({*best, 7})
+    order = (1 / sizes[0] - 1 / rest) / (1 / sizes[1] - 1 / rest)
+    assert order / 1.5 < found[0] / found[1] < order * 1.5, (found, order)
+
+
 def test_few_rows_have_sets_of_their_own_and_targets_are_padded() -> None:
     criterion = make("lsh", 200, k=20)
     many = doubles(17, D), torch.zeros(17, dtype=torch.int64)
