@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -49,13 +50,21 @@ async def _answer(ended: Path, line: Line) -> None:
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     tasks = set[asyncio.Task[None]]()
     line.say(None)
+    beating = loop.create_task(_beat(line))
     gone = asyncio.ensure_future(
         line.connections(lambda one: tasks.add(loop.create_task(listener.take(one))))
     )
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((gone, stopped), return_when=asyncio.FIRST_COMPLETED)
     end_after(0.0, lambda seconds: 0)
+    beating.cancel()
     await listener.stop()
+
+
+async def _beat(line: Line) -> None:
+    while True:
+        line.journal.beat()
+        await asyncio.sleep(0.01)
 
 
 async def _reply(ended: Path, line: Line, waiting: set[int], request: Request) -> Response:
@@ -71,6 +80,10 @@ async def _reply(ended: Path, line: Line, waiting: set[int], request: Request) -
         waiting.discard(number)
     if body.get("stream"):
         return StreamingResponse(_events(line, prompt, number), media_type="text/event-stream")
+    if prompt == "hang":
+        ended.touch()
+        with line.journal.doing(ENGINE, [number]):
+            time.sleep(WAIT_S)
     if prompt.startswith("abort"):
         while "one" in prompt and not waiting and not ended.exists():
             await asyncio.sleep(0.01)

@@ -1,10 +1,12 @@
 """An engine that aborts: who hears of it, who does not, and what is asked of it again."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -12,7 +14,9 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
 from logitsieve.completions.front import Front
+from logitsieve.completions.journal import Journal
 from logitsieve.completions.supervisor import Line
+from logitsieve.completions.worker import keep_beating
 from logitsieve.server.http.listener import Listener
 from tests.completions import fake_engine
 from tests.promlint import complaints
@@ -35,8 +39,10 @@ class Asking:
 
 
 @asynccontextmanager
-async def fronting(engine: Callable[[Line], None], first_s: float = 0.0) -> AsyncIterator[Asking]:
-    front = Front(engine, request_s=WAIT_S, first_s=first_s)
+async def fronting(
+    engine: Callable[[Line], None], first_s: float = 0.0, stuck_s: float = WAIT_S
+) -> AsyncIterator[Asking]:
+    front = Front(engine, request_s=WAIT_S, first_s=first_s, stuck_s=stuck_s)
     listener = Listener(front.application(local=True), reply_s=WAIT_S)
     port = await listener.start("127.0.0.1", 0)
     try:
@@ -69,6 +75,42 @@ async def test_only_the_guilty_request_fails_and_it_is_refused_from_then_on(tmp_
         assert "logitsieve_completions_engine_ends_total 1.0" in text
         assert 'logitsieve_completions_refused_total{status="502"} 1.0' in text
         assert not list(complaints(text))
+
+
+async def test_an_engine_that_is_stuck_is_ended_and_its_request_fails_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with fronting(partial(fake_engine.engine, tmp_path / "ended"), stuck_s=1.0) as asking:
+        (waited, innocent), (status, told) = await asyncio.gather(
+            asking.ask("wait"), asking.ask("hang")
+        )
+        assert (waited, innocent["prompt"]) == (200, "wait")
+        assert (status, told["error"]["type"]) == (502, "server_error")
+        assert (await asking.ask("hang"))[0] == 400
+        assert asking.front.supervisor.ends == 1
+    assert re.search(r'fake_engine\.py", line \d+ in _reply', capfd.readouterr().err)
+
+
+async def test_it_beats_while_the_engine_takes_steps_or_has_nothing_to_do() -> None:
+    engine: Any = SimpleNamespace(steps=0, running=[], waiting=[])
+    journal = Journal()
+    beating = asyncio.create_task(keep_beating(engine, journal, 0.0))
+
+    async def beats() -> int:
+        before = journal.beats
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return journal.beats - before
+
+    assert await beats() > 1
+    engine.running = ["a task"]
+    await beats()
+    assert await beats() == 0
+    engine.steps += 1
+    assert await beats() == 1
+    engine.running = []
+    assert await beats() > 1
+    beating.cancel()
 
 
 async def test_suspects_are_asked_again_one_by_one(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ class CompletionsConfig:
     )
     max_waiting: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
     request_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
+    stuck_s: float = option(
+        300.0, "Seconds that a step of llama.cpp may take before its process is restarted.", 1
+    )
     drain_s: float = option(10.0, "Seconds that requests get to finish after SIGTERM.", 0)
     tokens: Path | None = option(
         None, "File of bearer tokens (docs/security.md); requests without one are refused."

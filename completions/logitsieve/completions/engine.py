@@ -108,6 +108,7 @@ class Engine:
         self.context: LlamaContext = attached.context
         self.running: list[Task] = []
         self.waiting: deque[Task] = deque()
+        self.steps = 0  # begun, of one or several tasks
         self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
@@ -191,6 +192,7 @@ class Engine:
 
     @contextmanager
     def _failing(self, tasks: list[Task]) -> Iterator[None]:
+        self.steps += 1
         try:
             with self._journal.doing(ENGINE, [task.request for task in tasks]):
                 yield

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.completions import tickets
 from logitsieve.completions.failures import error_object, failure
-from logitsieve.completions.supervisor import FIRST_S, Child, Line, Supervisor
+from logitsieve.completions.supervisor import FIRST_S, STUCK_S, Child, Line, Supervisor
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.server.http.application import LocalNames, check_json, parsed
 from logitsieve.server.http.bodies import bodies_of
@@ -67,8 +67,9 @@ class Front:
         request_s: float = 600,
         most: int = 1024,
         first_s: float = FIRST_S,
+        stuck_s: float = STUCK_S,
     ) -> None:
-        self.supervisor = Supervisor(engine, self._judge, first_s)
+        self.supervisor = Supervisor(engine, self._judge, first_s, stuck_s)
         self._tokens, self._request_s, self._most = tokens, request_s, most
         self._waiting = self._number = 0
         self._keys: dict[

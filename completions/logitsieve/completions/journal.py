@@ -1,4 +1,4 @@
-"""The requests that an engine works on, in memory that outlives its process."""
+"""The requests that an engine works on, and its heartbeat, in memory that outlives its process."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,17 @@ class Journal:
     """Numbers of requests, from 1 on; whoever is `found` after a crash was worked on."""
 
     def __init__(self) -> None:
-        self._numbers = get_context("spawn").RawArray("q", (LONG + 1) * MOST)
+        context = get_context("spawn")
+        self._numbers = context.RawArray("q", (LONG + 1) * MOST)
+        self._beats = context.RawValue("q", 0)
+
+    def beat(self) -> None:
+        """Say that the engine goes on."""
+        self._beats.value += 1
+
+    @property
+    def beats(self) -> int:
+        return int(self._beats.value)
 
     @contextmanager
     def doing(self, place: int, requests: Sequence[int]) -> Iterator[None]:

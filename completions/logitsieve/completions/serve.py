@@ -29,7 +29,11 @@ class Port:
         self.config = config
         self._tokens = None if config.tokens is None else Tokens(config.tokens)
         self.front = Front(
-            engine, tokens=self._tokens, request_s=config.request_s, most=config.max_waiting
+            engine,
+            tokens=self._tokens,
+            request_s=config.request_s,
+            most=config.max_waiting,
+            stuck_s=config.stuck_s,
         )
         local = is_loopback(config.host) and self._tokens is None
         # A request whose engine ends gets its time once more.

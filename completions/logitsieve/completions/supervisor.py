@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 LENGTH = struct.Struct("<I")
 FOR_SUPERVISOR = signal.SIGINT, signal.SIGHUP  # from a terminal to all; it tells the engine
 STEADY_S = 60.0  # an engine that lived as long ended by chance
+STUCK_S = 300.0  # a step may compile kernels, or read tensors from a slow disk
+LOOK_S = 1.0  # between looks at the heartbeat
+TRACES_S = 2.0  # for a stuck engine to write where it is
 FIRST_S, LONGEST_S = 1.0, 60.0  # waits before an engine is started again
 
 
@@ -109,6 +112,15 @@ class Child:
         code = self.process.exitcode or 0
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
+    async def abort(self) -> None:
+        """End it by SIGABRT, which writes where its threads are, or else by SIGKILL."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, signal.SIGABRT)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), TRACES_S)
+            return
+        self.kill()
+
     def kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
@@ -117,13 +129,21 @@ class Child:
 
 
 class Supervisor:
-    """Keeps an engine running; `ended` gets the numbers that it worked on when it ended."""
+    """Keeps an engine running; `ended` gets the numbers that it worked on when it ended.
+
+    One that does not beat for `stuck_s` is ended.
+    """
 
     def __init__(
-        self, engine: Callable[[Line], None], ended: Callable[[set[int]], None], first_s: float
+        self,
+        engine: Callable[[Line], None],
+        ended: Callable[[set[int]], None],
+        first_s: float = FIRST_S,
+        stuck_s: float = STUCK_S,
     ) -> None:
         self.ends = 0
         self._engine, self._ended, self._first_s = engine, ended, first_s
+        self._stuck_s = stuck_s
         self._journal = Journal()
         self._child: Child | None = None
         self._ready, self._stop = asyncio.Event(), asyncio.Event()
@@ -205,10 +225,23 @@ class Supervisor:
         self._child = Child(process, ours)
         return self._child
 
+    async def _watch(self, child: Child) -> None:
+        """End an engine that is stuck; time in which this process did not run does not count."""
+        beats, silent_s, look_s = self._journal.beats, 0.0, min(LOOK_S, self._stuck_s / 4)
+        while silent_s < self._stuck_s or self.stopping:
+            await asyncio.sleep(look_s)
+            before, beats = beats, self._journal.beats
+            silent_s = silent_s + look_s if beats == before else 0.0
+        message = f"the engine took no step for {silent_s:g} s: it is ended"
+        event(log, logging.ERROR, "engine_stuck", message, silent_s=silent_s)
+        await child.abort()
+
     async def _keep(self, child: Child) -> None:
         quick = 0  # ends soon after a start, one after another
         while True:
+            watching = asyncio.create_task(self._watch(child))
             how = await child.end()
+            watching.cancel()
             self._ready.clear()
             self._ended(self._journal.found())
             self.ends += 1

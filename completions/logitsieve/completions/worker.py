@@ -12,12 +12,14 @@ from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
 from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.app import Endpoint, Facts
 from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.journal import Journal
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.signals import end_after, first_signal
 
 LAST_REPLIES_S = 1.0
+BEAT_S = 0.5
 
 
 def answer(
@@ -58,6 +60,7 @@ async def _answer(
         taken_over.add(task)
         task.add_done_callback(taken_over.discard)
 
+    beating = asyncio.ensure_future(keep_beating(engine, line.journal))
     connecting = asyncio.ensure_future(_follow(line, take))
     line.say(None)
     await stopping.wait()
@@ -71,6 +74,17 @@ async def _answer(
     await listener.settle(LAST_REPLIES_S)
     await listener.stop()
     connecting.cancel()
+    beating.cancel()
+
+
+async def keep_beating(engine: Engine, journal: Journal, every_s: float = BEAT_S) -> None:
+    """Beat while the event loop runs, and the engine takes steps or has nothing to do."""
+    while True:
+        steps = engine.steps
+        journal.beat()
+        while engine.steps == steps and (engine.running or engine.waiting):
+            await asyncio.sleep(every_s)
+        await asyncio.sleep(every_s)
 
 
 async def _follow(line: Line, take: Callable[[socket.socket], None]) -> None:
