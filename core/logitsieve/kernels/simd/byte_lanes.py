@@ -102,7 +102,8 @@ def _add_words(builder, sums, rows, first, second):
     return _add_pairs(builder, sums, products)
 
 
-AVX512_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.512", 16, signed=False)
+VPDPBUSD = "llvm.x86.avx512.vpdpbusd.512"
+AVX512_VNNI = _bytes_by(VPDPBUSD, 16, signed=False)
 AVX_VNNI = _bytes_by("llvm.x86.avx512.vpdpbusd.256", 8, signed=False)
 NEON_DOT = _bytes_by("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, signed=True)
 X86 = Form(_add_words_in_pairs, True, 128)  # SSE2, AVX2 and AVX-512 alike

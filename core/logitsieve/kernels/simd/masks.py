@@ -41,11 +41,12 @@ def lanes_within(builder, lanes, limits):
     return _bits(builder, builder.fcmp_ordered("<=", lanes, limits))
 
 
-@emits(lambda compared, limit, lanes: lanes(lanes, lanes.dtype, lanes))
-def where_below(builder, compared, limit, lanes):
-    """The lanes where `compared` is below `limit`; zeros in place of others."""
-    below = builder.fcmp_ordered("<", compared, spread(builder, limit, lanes.type))
-    return builder.select(below, lanes, ir.Constant(lanes.type, None))
+@emits(lambda mask, lanes: lanes(types.int64, lanes))
+def without(builder, mask, lanes):
+    """The lanes whose bit of `mask` is not set; zeros in place of others."""
+    bits = builder.trunc(mask, ir.IntType(LANES))
+    out = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+    return builder.select(out, ir.Constant(lanes.type, None), lanes)
 
 
 @emits(lambda states, place, state, lanes: lanes(states, types.intp, types.intp, lanes))

@@ -10,6 +10,8 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import emits, inline
 
+LINE = 64  # bytes
+
 
 @intrinsic
 def pointer(typing_context, array):
@@ -44,7 +46,7 @@ float32_pointer = as_float32 = pointer_to(types.float32)
 float64_pointer = as_float64 = pointer_to(types.float64)
 int32_pointer = as_int32 = pointer_to(types.int32)
 uint8_pointer = as_uint8 = pointer_to(types.uint8)
-int64_pointer = pointer_to(types.int64)
+int64_pointer = as_int64 = pointer_to(types.int64)
 as_int8, as_uint16 = pointer_to(types.int8), pointer_to(types.uint16)
 
 
@@ -56,6 +58,14 @@ def float64_of_bits(builder, bits):
 @emits(lambda start, count: start(start, types.intp))
 def shift(builder, start, count):
     return builder.gep(start, [count])
+
+
+@emits(lambda start: start(start))
+def aligned(builder, start):
+    """Return the first address from `start` on of a whole line: vectors there are one access."""
+    kind = ir.IntType(64)
+    above = builder.add(builder.ptrtoint(start, kind), ir.Constant(kind, LINE - 1))
+    return builder.inttoptr(builder.and_(above, ir.Constant(kind, -LINE)), start.type)
 
 
 @emits(lambda start: types.int64(start))

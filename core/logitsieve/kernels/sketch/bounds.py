@@ -16,14 +16,16 @@ from logitsieve.kernels.simd.masks import lanes_not_below
 from logitsieve.kernels.simd.pointers import shift
 from logitsieve.kernels.sketch.encode_query import factors_of
 from logitsieve.kernels.sketch.levels import (
+    AHEAD,
     FOUR,
     HEAD_SCALE,
+    add_planes,
     coarse_numbers,
     coarse_size,
-    first_sums,
-    last_bounds,
-    last_sums,
-    middle_sums,
+    first_level,
+    last_level,
+    level_bounds,
+    middle_level,
     number_lanes,
     uppers_by_lengths,
 )
@@ -90,50 +92,47 @@ def base_bounds(scales, bias, query, sums):
 
 
 @inline
-def store_bases(sketch, coded, query, group, end, threshold, always):
+def store_bases(sketch, coded, query, group, end, threshold, always, tile, slot):
     """Return a bit for each row of four groups before `end` with a bound that reaches `threshold`.
 
-    Bounds are by level 0. If one does, or `always`, stores `base_of` the groups, for `base_at`.
+    Bounds are by level 0. If one does, or `always`, stores them and `base_of` from a slot on.
     """
     (g0, g1, g2, g3), sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
     b0, b1 = base_of(sketch, query, g0, sums[0]), base_of(sketch, query, g1, sums[1])
     b2, b3 = base_of(sketch, query, g2, sums[2]), base_of(sketch, query, g3, sums[3])
-    reached = _reached(sketch, query, b0, g0, threshold)
-    reached |= _reached(sketch, query, b1, g1, threshold) << LANES
-    reached |= _reached(sketch, query, b2, g2, threshold) << 2 * LANES
-    reached |= _reached(sketch, query, b3, g3, threshold) << 3 * LANES
+    u0, u1 = (uppers_by_lengths(sketch, query, b0, g0), uppers_by_lengths(sketch, query, b1, g1))
+    u2, u3 = (uppers_by_lengths(sketch, query, b2, g2), uppers_by_lengths(sketch, query, b3, g3))
+    reached = lanes_not_below(u0, threshold) | lanes_not_below(u1, threshold) << LANES
+    reached |= lanes_not_below(u2, threshold) << 2 * LANES
+    reached |= lanes_not_below(u3, threshold) << 3 * LANES
     if reached != 0 or always:
-        _store_base(coded, 0, b0)
-        _store_base(coded, 1, b1)
-        _store_base(coded, 2, b2)
-        _store_base(coded, 3, b3)
+        _store_base(tile, slot, b0, u0)
+        _store_base(tile, slot + 1, b1, u1)
+        _store_base(tile, slot + 2, b2, u2)
+        _store_base(tile, slot + 3, b3, u3)
     return reached
 
 
 @inline
-def _reached(sketch, query, base, group, threshold):
-    upper = uppers_by_lengths(sketch, query, base, group)
-    return lanes_not_below(upper, threshold)
+def _store_base(tile, slot, base, upper):
+    store(tile.bases, 2 * LANES * slot, base[0])
+    store(tile.bases, 2 * LANES * slot + LANES, base[1])
+    store(tile.sums, LANES * slot, zeros32())
+    store_ends(tile, slot, base[0], upper)
 
 
 @inline
-def _store_base(coded, i, base):
-    store(coded.bases, 2 * LANES * i, base[0])
-    store(coded.bases, 2 * LANES * i + LANES, base[1])
-
-
-@inline
-def base_at(coded, i):
-    return load(coded.bases, 2 * LANES * i), load(coded.bases, 2 * LANES * i + LANES)
+def store_ends(tile, slot, estimate, upper):
+    store(tile.ends, 2 * LANES * slot, estimate)
+    store(tile.ends, 2 * LANES * slot + LANES, upper)
 
 
 @inline_once
 def bound_group(sketch, coded, group):
-    """Store a group's estimates and bounds by the last level where `base_at` 0 reads them."""
-    query, planes = factors_of(coded.factors), coded.planes
+    """Return a group's estimates and bounds by the last level."""
+    query, planes, sums = factors_of(coded.factors), coded.planes, zeros32()
     base = base_of(sketch, query, group, sum_four(sketch, planes, group, group + 1)[0])
-    twos = middle_sums(sketch, planes, first_sums(sketch, planes, group), group)
-    fours = last_sums(sketch, planes, twos, group)
-    estimate, upper = last_bounds(sketch, query, fours, base, group)
-    store(coded.bases, 0, estimate)
-    store(coded.bases, LANES, upper)
+    later, last = min(group + AHEAD, sketch.groups - 1), last_level(sketch, query)
+    for level in (first_level(sketch, query), middle_level(sketch, query), last):
+        sums = add_planes(sketch, level, coded.tables, sums, group, later)
+    return level_bounds(sketch, last, query, sums, base, group)

@@ -6,7 +6,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
 from logitsieve.kernels.simd.dots import padded, row_of
-from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.lanes import LANES, store
 from logitsieve.kernels.simd.pointers import (
     int64_pointer,
     keep_alive,
@@ -17,7 +17,16 @@ from logitsieve.kernels.simd.pointers import (
 )
 from logitsieve.kernels.sketch.bounds import bound_group
 from logitsieve.kernels.sketch.encode_query import MARGIN, coded_at, encode_query, turn_rows
-from logitsieve.kernels.sketch.sieve import DONE, FORGET, KEEP, first_groups, sieve, sieved_at
+from logitsieve.kernels.sketch.sieve import (
+    DONE,
+    FORGET,
+    KEEP,
+    first_groups,
+    sieve,
+    sieved_at,
+    sieved_of,
+    sieving_size,
+)
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SPARE
 from logitsieve.kernels.topk.descriptor import (
@@ -56,7 +65,6 @@ def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, 
     """
     limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
     sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
-    size = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
     queries, bad = begin_block(
         descriptor, scratch, block, pointer(hidden), pointer(ids), first, count, limit, False
     )
@@ -69,26 +77,27 @@ def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, 
     else:
         sieve(descriptor, queries, sieving, groups, count, FORGET)
     for q in range(count):
-        done = sieved_at(descriptor, row_of(sieving, q, size), groups, limit, FORGET).counts[DONE]
+        done = sieved_of(descriptor, sieving, q, groups, limit, FORGET).counts[DONE]
         scanned[q] = end - begin if groups == 0 else int(done)
     return queries, bad
 
 
 @inline
 def _sizes(descriptor, rows, limit):
-    """Return queries at once, the float64 values of each, and the groups that come first."""
-    groups = first_groups(descriptor, limit)
-    sieved = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
-    each = query_size(descriptor[DIM], limit) + sieved
-    return at_once(rows, each), each, groups
+    """Return queries at once, float64 values of scratch of all, and the groups that come first."""
+    groups, each = first_groups(descriptor, limit), query_size(descriptor[DIM], limit)
+    more = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
+    block = at_once(rows, each + more)
+    size = sieving_size(descriptor, block, groups, limit, FORGET)
+    return block, block * each + LOGITS + size, groups
 
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor, limit, status = int64_pointer(address), ids.shape[1], 0
-    block, each, groups = _sizes(descriptor, stop - start, limit)
-    scratch = np.empty(block * each + LOGITS, np.float64)
+    block, size, groups = _sizes(descriptor, stop - start, limit)
+    scratch = np.empty(size, np.float64)
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, bad = _sieve_block(
@@ -114,8 +123,8 @@ def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
     that groups come first.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
-    block, each, groups = _sizes(descriptor, stop - start, limit)
-    scratch = np.empty(block * each + LOGITS, np.float64)
+    block, size, groups = _sizes(descriptor, stop - start, limit)
+    scratch = np.empty(size, np.float64)
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, bad = _sieve_block(
@@ -143,10 +152,10 @@ def certified_candidates(address, hidden, least):
     rows, dim = hidden.shape
     vocabulary, groups = descriptor[ROWS], first_groups(descriptor, least)
     own = query_size(dim, least) + LOGITS
-    size = own + size_of(sieved_at(descriptor, nowhere(), groups, least, KEEP))
+    size = own + sieving_size(descriptor, 1, groups, least, KEEP)
     scratch, best = np.empty(size, np.float64), np.empty(least, np.int32)
     sieving = shift(pointer(scratch), own)
-    sieved = sieved_at(descriptor, sieving, groups, least, KEEP)
+    sieved = sieved_of(descriptor, sieving, 0, groups, least, KEEP)
     offsets, upper = np.empty(rows + 1, np.int64), np.empty(rows, np.float32)
     offsets[0] = 0
     ids, logits = np.empty(rows * CHUNK, np.int32), np.empty(rows * CHUNK, np.float32)
@@ -205,10 +214,12 @@ def certified_bounds(address, hidden, lowers, uppers):
         turn_rows(descriptor, pointer(hidden), np.int64(1), start, np.int64(0))
         encode_query(descriptor, norm, coded)
         for group in range(sketch.groups):
-            bound_group(sketch, coded, group)
+            bounds = bound_group(sketch, coded, group)
+            store(coded.rotated, 0, bounds[0])
+            store(coded.rotated, LANES, bounds[1])
             first = group * LANES
             for i in range(min(LANES, sketch.rows - first)):
-                estimate, upper = np.float64(coded.bases[i]), np.float64(coded.bases[LANES + i])
+                estimate, upper = np.float64(coded.rotated[i]), np.float64(coded.rotated[LANES + i])
                 lowers[first + i] = -_above(upper - 2.0 * estimate, coded.factors[MARGIN])
                 uppers[first + i] = _above(upper, coded.factors[MARGIN])
     keep_alive(scratch)

@@ -25,10 +25,10 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes, encode_planes, plane_scale
-from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_uint8, shift
+from logitsieve.kernels.simd.pointers import LINE, aligned, as_float32, as_int8, as_uint8, shift
 from logitsieve.kernels.simd.tables import CHUNK_BYTES, LARGEST_SUM, TABLE_BYTES
 from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.levels import APART, FOUR, LEVELS
+from logitsieve.kernels.sketch.levels import APART, LEVELS
 from logitsieve.kernels.topk.descriptor import (
     DIM,
     LARGEST_BIAS,
@@ -56,8 +56,8 @@ LEAST_MARGIN = 1e-30  # for underflow
 
 LARGEST_FOUR = LARGEST_SUM - 2.0  # of the magnitudes of four codes before rounding
 
-# A query's int8 codes, float64 factors, float32 scratch to rotate it, and `base_of` four groups.
-Coded = namedtuple("Coded", "planes factors rotated bases end")
+# A query's int8 codes, tables, float64 factors, and float32 scratch, at least 32, to rotate it.
+Coded = namedtuple("Coded", "planes tables factors rotated end")
 # Integers to subtract from sums, then float32 in every lane.
 Factors = namedtuple(
     "Factors", "sum total scale error length tail_scale rest first_error middle_error last_error"
@@ -67,13 +67,13 @@ Factors = namedtuple(
 @inline
 def coded_at(descriptor, start):
     dim, tail = padded(descriptor[DIM]), descriptor[sketch.TAIL_WIDTH]
-    width = descriptor[sketch.COARSE_WIDTH] + tail
-    factors = shift(start, (2 * descriptor[sketch.COARSE_WIDTH] + 4 * tail) // 8)
+    coarse = descriptor[sketch.COARSE_WIDTH]
+    tables = shift(start, coarse // 4)
+    factors = shift(tables, tail // 2 + LINE // 8)
     rotated = shift(factors, FACTORS)
-    bases = shift(rotated, max(dim, width) // 2 + LANES)
-    return Coded(
-        as_int8(start), factors, as_float32(rotated), as_float32(bases), shift(bases, FOUR * LANES)
-    )
+    end = shift(rotated, max(dim, coarse + tail) // 2 + LANES)
+    tables = as_uint8(aligned(tables))
+    return Coded(as_int8(start), tables, factors, as_float32(rotated), end)
 
 
 @inline
@@ -102,8 +102,7 @@ def encode_query(descriptor, norm, coded, rows=0):
         turned[place] = np.float32(0)
     scale = plane_scale(turned, coarse)
     first = encode_planes(turned, scale, 0, coarse, planes, shift(planes, coarse))
-    tables = as_uint8(shift(planes, 2 * coarse))
-    tail_scale, total, squared, errors = encode_tail(shift(turned, coarse), width, tables)
+    tail_scale, total, squared, errors = encode_tail(shift(turned, coarse), width, coded.tables)
     error, terms = _error(descriptor, off, first)
     far, away = np.sqrt(squares) * NORM_SPARE + off, np.sqrt(errors) * NORM_SPARE + off
     chance = number_at(descriptor, sketch.CHANCE) if rows > 0 else 0.0

@@ -15,18 +15,21 @@ B, C, K and L sum g over the set bits of a row, first to last, and S sums g. A g
 as b = B + A, 2 b + C + A, and so on, where A makes the entries of tables positive.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch, zeros32
-from logitsieve.kernels.simd.pointers import as_uint8, as_uint16, shift
+from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch
+from logitsieve.kernels.simd.pointers import LINE, as_uint16, shift
 from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
+    CHUNK_BYTES,
     CHUNK_COORDINATES,
     CHUNKS_AT_ONCE,
     add_bits,
-    sums_of_words,
-    zero_words,
+    total_of_bits,
+    zero_bits,
 )
 
 LEVELS = 3
@@ -44,41 +47,34 @@ NUMBERS_IN = "coarse", "first", "middle", "fine"
 STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
-LINE = 64  # bytes
+
+
+# A level has `size` bytes for each group: `planes` times a bit of each coordinate, then the numbers
+# `scale` and the next. `most` is its largest odd integer, `error` the query's E_b.
+Level = namedtuple("Level", "codes size planes scale most error")
 
 
 @inline
-def _bits(rows, tables, chunks, later):
-    """Return sums over one bit of each coordinate; prefetches as many bytes from `later` on."""
-    total = zeros32()
-    for first in range(0, chunks, CHUNKS_AT_ONCE):
-        sums = zero_words()
-        for chunk in range(first, min(first + CHUNKS_AT_ONCE, chunks)):
-            prefetch(later, LINE * chunk)
-            sums = add_bits(sums, rows, tables, chunk)
-        total += sums_of_words(sums)
-    return total
+def first_level(sketch, query):
+    size = _size(sketch, 1)
+    return Level(sketch.first, size, np.int64(1), FIRST_SCALE, np.float32(1), query.first_error)
 
 
 @inline
-def _tables_of(sketch, planes):
-    return as_uint8(shift(planes, 2 * sketch.coarse_width))
+def middle_level(sketch, query):
+    size = _size(sketch, 1)
+    return Level(sketch.middle, size, np.int64(1), MIDDLE_SCALE, np.float32(3), query.middle_error)
 
 
 @inline
-def first_sums(sketch, planes, group):
-    size = _bits_size(sketch)
-    return _ahead_bits(sketch, planes, shift(sketch.first, group * size), AHEAD * size)
+def last_level(sketch, query):
+    size = _size(sketch, 2)
+    return Level(sketch.fine, size, np.int64(2), LAST_SCALE, np.float32(15), query.last_error)
 
 
 @inline
-def _bits_size(sketch):
-    return LANES * (sketch.tail_width // 8 + LEVEL_EXTRA)
-
-
-@inline
-def _last_size(sketch):
-    return LANES * (sketch.tail_width // 4 + LEVEL_EXTRA)
+def _size(sketch, planes):
+    return LANES * (planes * (sketch.tail_width // 8) + LEVEL_EXTRA)
 
 
 @inline
@@ -87,24 +83,27 @@ def coarse_size(sketch):
 
 
 @inline
-def middle_sums(sketch, planes, sums, group):
-    size = _bits_size(sketch)
-    bits = _ahead_bits(sketch, planes, shift(sketch.middle, group * size), AHEAD * size)
-    return sums + sums + bits
-
-
-@inline
-def last_sums(sketch, planes, sums, group):
-    size, plane = _last_size(sketch), LANES * sketch.tail_width // 8
-    rows = shift(sketch.fine, group * size)
-    sums += sums + _ahead_bits(sketch, planes, rows, AHEAD * size)
-    return sums + sums + _ahead_bits(sketch, planes, shift(rows, plane), AHEAD * size)
-
-
-@inline
-def _ahead_bits(sketch, planes, rows, ahead):
+def add_planes(sketch, level, tables, sums, group, later):
+    """Return the sums of a level from those of the one before; prefetches the group `later`."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
-    return _bits(rows, _tables_of(sketch, planes), chunks, shift(rows, ahead))
+    rows, ahead = shift(level.codes, group * level.size), shift(level.codes, later * level.size)
+    for plane in range(level.planes):
+        place, sums = plane * chunks * CHUNK_BYTES, sums + sums
+        for first in range(0, chunks, CHUNKS_AT_ONCE):
+            bits = zero_bits()
+            for pair in range(first // 2, min(first + CHUNKS_AT_ONCE, chunks) // 2):
+                prefetch(ahead, place + 2 * LINE * pair)
+                prefetch(ahead, place + 2 * LINE * pair + LINE)
+                bits = add_bits(bits, shift(rows, place), tables, pair)
+            sums += total_of_bits(bits)
+    prefetch(ahead, level.size - LINE)
+    return sums
+
+
+@inline
+def prefetch_group(level, group):
+    for place in range(0, level.size, LINE):
+        prefetch(level.codes, group * level.size + place)
 
 
 @inline
@@ -137,29 +136,9 @@ def bounds_by(scales, rests, sums, error, rest, base):
 
 
 @inline
-def _level_bounds(sketch, query, numbers, scale, most, error, sums, base):
-    scales = number_lanes(sketch, numbers, 0, scale)
-    rests = number_lanes(sketch, numbers, LANES, scale + 1)
-    scaled = (sums + sums - np.float32(most) * query.total) * query.tail_scale
-    return bounds_by(scales, rests, scaled, error, query.rest, base)
-
-
-@inline
-def first_bounds(sketch, query, sums, base, group):
-    end = (group + 1) * _bits_size(sketch)
-    numbers = as_uint16(shift(sketch.first, end - LANES * LEVEL_EXTRA))
-    return _level_bounds(sketch, query, numbers, FIRST_SCALE, 1, query.first_error, sums, base)
-
-
-@inline
-def middle_bounds(sketch, query, sums, base, group):
-    end = (group + 1) * _bits_size(sketch)
-    numbers = as_uint16(shift(sketch.middle, end - LANES * LEVEL_EXTRA))
-    return _level_bounds(sketch, query, numbers, MIDDLE_SCALE, 3, query.middle_error, sums, base)
-
-
-@inline
-def last_bounds(sketch, query, sums, base, group):
-    end = (group + 1) * _last_size(sketch)
-    numbers = as_uint16(shift(sketch.fine, end - LANES * LEVEL_EXTRA))
-    return _level_bounds(sketch, query, numbers, LAST_SCALE, 15, query.last_error, sums, base)
+def level_bounds(sketch, level, query, sums, base, group):
+    numbers = as_uint16(shift(level.codes, (group + 1) * level.size - LANES * LEVEL_EXTRA))
+    scales = number_lanes(sketch, numbers, 0, level.scale)
+    rests = number_lanes(sketch, numbers, LANES, level.scale + 1)
+    scaled = (sums + sums - level.most * query.total) * query.tail_scale
+    return bounds_by(scales, rests, scaled, level.error, query.rest, base)

@@ -21,9 +21,18 @@ from logitsieve.kernels.simd.lanes import (
     widen,
     zeros32,
 )
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, where_below
-from logitsieve.kernels.simd.pointers import as_float32, as_int32, nowhere, shift, size_of
-from logitsieve.kernels.sketch.bounds import base_at, bound_four, store_bases
+from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, without
+from logitsieve.kernels.simd.pointers import (
+    LINE,
+    aligned,
+    as_float32,
+    as_int32,
+    as_int64,
+    nowhere,
+    shift,
+    size_of,
+)
+from logitsieve.kernels.sketch.bounds import bound_four, store_bases, store_ends
 from logitsieve.kernels.sketch.encode_query import (
     LENGTH,
     MARGIN,
@@ -34,14 +43,15 @@ from logitsieve.kernels.sketch.encode_query import (
     turn_rows,
 )
 from logitsieve.kernels.sketch.levels import (
+    AHEAD,
     FOUR,
-    first_bounds,
-    first_sums,
-    last_bounds,
-    last_sums,
-    middle_bounds,
-    middle_sums,
-    uppers_by_lengths,
+    LEVELS,
+    add_planes,
+    first_level,
+    last_level,
+    level_bounds,
+    middle_level,
+    prefetch_group,
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
@@ -61,9 +71,13 @@ AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that pass before some are computed
 # One query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, and
 # from BEGIN to END of rows to compute.
 Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
+# A tile's scratch: groups that are left; for each group of the tile a bit for each row that is
+# left and whether a level was read; `base_of`; sums of codes, estimates and bounds by the last
+# level read.
+Tile = namedtuple("Tile", "left masks read bases sums ends end")
 EVERY_LANE = (1 << LANES) - 1
-BEGIN, END, DONE = range(3)
-COUNTS = 3
+BEGIN, END, DONE, READ = range(4)
+COUNTS = READ + LEVELS  # and groups read of each level
 
 # Whether `ids` collects all computed rows; of one type, like scan.LISTED.
 KEEP, FORGET = np.bool_(True), np.bool_(False)
@@ -90,6 +104,32 @@ def sieved_at(descriptor, start, groups, limit, keep):
 
 
 @inline
+def _tile_at(start):
+    masks, groups = as_int64(shift(start, TILE)), TILE + FOUR
+    bases = shift(start, 3 * groups)
+    end = shift(bases, LANES * groups * 5 // 2 + LINE // 8)
+    bases = aligned(bases)
+    sums, ends = shift(bases, LANES * groups), shift(bases, LANES * groups * 3 // 2)
+    return Tile(
+        as_int64(start), masks, shift(masks, groups), as_float32(bases), as_float32(sums),
+        as_float32(ends), end,
+    )  # fmt: skip
+
+
+@inline
+def sieved_of(descriptor, start, q, groups, limit, keep):
+    first = _tile_at(start).end
+    stride = size_of(sieved_at(descriptor, nowhere(), groups, limit, keep))
+    return sieved_at(descriptor, row_of(first, q, stride), groups, limit, keep)
+
+
+@inline
+def sieving_size(descriptor, count, groups, limit, keep):
+    """Return the float64 values of scratch for some queries."""
+    return size_of(sieved_of(descriptor, nowhere(), count - 1, groups, limit, keep))
+
+
+@inline
 def sieve(descriptor, queries, start, groups, count, keep):
     """Offer to each query every row that may be among its best; `start` is scratch of all.
 
@@ -99,15 +139,22 @@ def sieve(descriptor, queries, start, groups, count, keep):
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
     stride = size_of(sieved_at(descriptor, nowhere(), groups, limit, keep))
-    turn_rows(descriptor, queries.hidden, count, start, stride)
+    turn_rows(descriptor, queries.hidden, count, _tile_at(start).end, stride)
     while first < sketch.groups:
         for q in range(count):
-            sieved = sieved_at(descriptor, row_of(start, q, stride), groups, limit, keep)
+            sieved = sieved_of(descriptor, start, q, groups, limit, keep)
             if first == 0:
                 encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
             settles = last == groups or first + step >= sketch.groups
-            _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep)
+            tile, begin = _tile_at(start), first
+            while begin < last:
+                end = min(begin + TILE, last)
+                _sieve_tile(
+                    descriptor, sieved, tile, queries, q, begin, end, groups,
+                    settles and end == last, keep,
+                )  # fmt: skip
+                begin = end
         first = last + ahead if first == 0 else first + step
         last = min(first + TILE, sketch.groups)
 
@@ -122,70 +169,111 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
     seeds = take_best(estimates, uppers, rows, limit, sieved.ids)
     sieved.counts[BEGIN], sieved.counts[DONE] = seeds if keep else 0, seeds
     sieved.counts[END] = sieved.counts[BEGIN]
+    for level in range(LEVELS):
+        sieved.counts[READ + level] = 0
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, np.int64(0), seeds, queries, q)
 
 
 @inline_once
-def _sieve_tile(descriptor, sieved, queries, q, first, last, groups, settles, keep):
+def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settles, keep):
+    """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
-    threshold, end = _threshold(sieved, queries, q), int(sieved.counts[END])
-    state, shares = shift(queries.states, STATE * q), _deviations(sketch, sieved.coded.factors)
-    for four in range(first, last, FOUR):
-        end, rises = _pass_four(
-            sketch, sieved, query, four, last, groups, threshold, end, state, shares
-        )
-        waiting = end - int(sieved.counts[BEGIN])
-        if waiting >= CHUNK or rises or (settles and four + FOUR >= last):
+    threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
+    one, two, level = (
+        first_level(sketch, query),
+        middle_level(sketch, query),
+        last_level(sketch, query),
+    )
+    count = _pass_lengths(sketch, sieved, tile, query, one, first, last, groups, threshold, state)
+    sieved.counts[READ] += count
+    count = _pass_level(sketch, sieved, tile, query, one, two, first, count, threshold)
+    sieved.counts[READ + 1] += count
+    count = _pass_level(sketch, sieved, tile, query, two, level, first, count, threshold)
+    sieved.counts[READ + 2] += count
+    end = int(sieved.counts[END])
+    for i in range(count):
+        group = tile.left[i]
+        later = tile.left[min(i + AHEAD, count - 1)]
+        slot = group - first
+        estimate, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
+        mask = tile.masks[slot] & lanes_not_below(upper, threshold)
+        mask = first_lanes(mask, sketch.rows - group * LANES)
+        tile.masks[slot] = mask
+        end = append_lanes(sieved.ids, end, mask, group * LANES)
+        rises = mask & lanes_not_below(estimate, threshold) != 0
+        if end - int(sieved.counts[BEGIN]) >= CHUNK or rises:
             end = _settle(descriptor, sieved, queries, q, end, keep)
             threshold = _threshold(sieved, queries, q)
+    if state[SUMMED] != 0.0:
+        _sum_tile(sketch, sieved, tile, first, last, groups, state)
+    if settles:
+        end = _settle(descriptor, sieved, queries, q, end, keep)
     sieved.counts[END] = end
 
 
-@inline_once
-def _pass_four(sketch, sieved, query, four, last, groups, threshold, end, state, shares):
-    """Append the ids of four groups' rows that pass all levels, each read if others left any.
+@inline
+def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, state):
+    """Bound a tile by level 0; return how many of its groups have rows that are left."""
+    count, summed = np.int64(0), state[SUMMED] != 0.0
+    for four in range(first, last, FOUR):
+        reached = store_bases(
+            sketch, sieved.coded, query, four, last, threshold, summed, tile, four - first
+        )
+        for group in range(four, min(four + FOUR, last) if reached or summed else four):
+            mask, slot = reached >> LANES * (group - four) & EVERY_LANE, group - first
+            if group < groups:  # -inf of computed rows
+                mask &= lanes_not_below(load(sieved.uppers, group * LANES), threshold)
+            tile.masks[slot], tile.read[slot], tile.left[count] = mask, mask, group
+            if mask != 0:
+                if count < AHEAD:
+                    prefetch_group(after, group)
+                count += 1
+    return count
 
-    Also returns whether an estimate by the last one reaches the threshold, and so may raise it. If
-    the query is summed, e^logit of all other rows is estimated by the last level that was read.
-    """
-    planes, rises, summed = sieved.coded.planes, False, state[SUMMED] != 0.0
-    reached = store_bases(sketch, sieved.coded, query, four, last, threshold, summed)
-    length, deviation = shares
+
+@inline
+def _pass_level(sketch, sieved, tile, query, level, after, first, count, threshold):
+    """Bound the groups that are left by a level; return how many still are."""
+    kept = np.int64(0)
+    for i in range(count):
+        group = tile.left[i]
+        later = tile.left[min(i + AHEAD, count - 1)]
+        slot = group - first
+        _, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
+        mask = tile.masks[slot] & lanes_not_below(upper, threshold)
+        tile.masks[slot], tile.left[kept] = mask, group
+        if mask != 0:
+            if kept < AHEAD:
+                prefetch_group(after, group)
+            kept += 1
+    return kept
+
+
+@inline
+def _refine(sketch, sieved, tile, query, level, group, later, slot):
+    sums = load(tile.sums, LANES * slot)
+    sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
+    base = load(tile.bases, 2 * LANES * slot), load(tile.bases, 2 * LANES * slot + LANES)
+    estimate, upper = level_bounds(sketch, level, query, sums, base, group)
+    store(tile.sums, LANES * slot, sums)
+    store_ends(tile, slot, estimate, upper)
+    return estimate, upper
+
+
+@inline
+def _sum_tile(sketch, sieved, tile, first, last, groups, state):
+    """Add estimates of e^logit of the rows that no pass left, by the last level read."""
     total, variance = zeros32(), zeros32()
-    for group in range(four, min(four + FOUR, last) if reached or summed else four):
-        mask = reached >> LANES * (group - four) & EVERY_LANE
-        base = base_at(sieved.coded, group - four)
-        if mask == 0:
-            if summed:
-                bounds = base[0], uppers_by_lengths(sketch, query, base, group)
-                added = _estimated(sketch, sieved, group, groups, bounds, length, HALF, state)
-                total, variance = total + added[0], variance + added[1]
-            continue
-        sums = first_sums(sketch, planes, group)
-        estimate, upper = first_bounds(sketch, query, sums, base, group)
-        known = load(sieved.uppers, group * LANES) if group < groups else upper
-        mask &= lanes_not_below(smaller(upper, known), threshold)  # -inf of computed rows
-        if mask != 0:
-            sums = middle_sums(sketch, planes, sums, group)
-            estimate, upper = middle_bounds(sketch, query, sums, base, group)
-            mask &= lanes_not_below(upper, threshold)
-        if mask != 0:
-            sums = last_sums(sketch, planes, sums, group)
-            estimate, upper = last_bounds(sketch, query, sums, base, group)
-            mask &= lanes_not_below(upper, threshold)
-            mask = first_lanes(mask, sketch.rows - group * LANES)
-            rises = rises or mask & lanes_not_below(estimate, threshold) != 0
-            end = append_lanes(sieved.ids, end, mask, group * LANES)
-        if summed:
-            bounds = estimate, upper
-            added = _estimated(sketch, sieved, group, groups, bounds, deviation, SHRINK, state)
-            left = np.float32(threshold)
-            total += where_below(upper, left, added[0]) if mask != 0 else added[0]
-            variance += where_below(upper, left, added[1]) if mask != 0 else added[1]
-    if summed:
-        state[TOTAL] += pair_sum(widen(total))
-        state[VARIANCE] += pair_sum(widen(variance))
-    return end, rises
+    length, deviation = _deviations(sketch, sieved.coded.factors)
+    for group in range(first, last):
+        slot = group - first
+        bounds = load(tile.ends, 2 * LANES * slot), load(tile.ends, 2 * LANES * slot + LANES)
+        known, half = (deviation, SHRINK) if tile.read[slot] != 0 else (length, HALF)
+        added = _estimated(sketch, sieved, group, groups, bounds, known, half, state)
+        total += without(tile.masks[slot], added[0])
+        variance += without(tile.masks[slot], added[1])
+    state[TOTAL] += pair_sum(widen(total))
+    state[VARIANCE] += pair_sum(widen(variance))
 
 
 @inline
