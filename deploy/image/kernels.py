@@ -44,8 +44,9 @@ V4 = f"{V3} avx512bw avx512cd avx512dq avx512f avx512vl"
 KINDS = (
     Kind("x86-64-v3", V3, without="avx512f avxvnni"),  # Haswell to Skylake, Zen 1 to 3
     Kind("x86-64-v4", V4, without="avx512vnni"),  # Skylake's servers
-    Kind("x86-64-v4", f"{V4} avx512vnni", without="sse4a"),  # Cascade Lake and later
-    Kind("x86-64-v4", f"{V4} avx512vnni sse4a"),  # Zen 4 and later
+    Kind("x86-64-v4", f"{V4} avx512vnni", without="avx512vbmi"),  # Cascade Lake
+    Kind("x86-64-v4", f"{V4} avx512vbmi avx512vnni", without="sse4a"),  # Ice Lake and later
+    Kind("x86-64-v4", f"{V4} avx512vbmi avx512vnni sse4a"),  # Zen 4 and later
 )
 
 

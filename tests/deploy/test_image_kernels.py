@@ -24,8 +24,8 @@ SUITED = {
     "Skylake-SP": V4 | {"aes"},
     "Cascade Lake": V4 | {"avx512vnni"},
     "Ice Lake": V4 | {"avx512vnni", "avx512vbmi", "gfni", "vaes"},
-    "Sapphire Rapids": V4 | {"amx-int8", "avx512bf16", "avx512vnni", "avxvnni", "vaes"},
-    "Zen 4, Zen 5": V4 | {"avx512vnni", "avx512bf16", "avxvnni", "sse4a", "vaes"},
+    "Sapphire Rapids": V4 | {"amx-int8", "avx512vbmi", "avx512vnni", "avxvnni", "vaes"},
+    "Zen 4, Zen 5": V4 | {"avx512vbmi", "avx512vnni", "avxvnni", "sse4a", "vaes"},
 }
 OTHERS = {
     "Nehalem": set(OLDER.split()),
