@@ -4,11 +4,15 @@
 the cache level that holds them (measured in the same run), and its multiply-adds at the rate of a
 loop that does nothing else. Entry kernels are called directly; benchmarks.screen
 has what Python adds.
+
+With `--model NAME INDEX CONTEXTS`, again for each model, the bytes, thread CPU time and bandwidth
+of each grade of its sketch and of `exact`, on contexts that `logitsieve capture` wrote.
 """
 
 import statistics
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -16,7 +20,9 @@ import numpy as np
 
 from benchmarks import raw
 from benchmarks.machine import aligned, describe, fused_peak, level_of
+from benchmarks.model_kernels import K, measure_model
 from benchmarks.tables.service import kernels as table
+from benchmarks.tables.service import model_kernels as model_table
 from logitsieve.heads import ExactHead, ScreenHead, SketchHead, Softmax
 from logitsieve.index_builder.fit import sketch as fit
 from logitsieve.index_builder.fit.rotated_rows import rounded, turn
@@ -25,7 +31,6 @@ from logitsieve.kernels.topk.exact_topk import csr_logits
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
 CLUSTERS, LISTED = 100, 64
 FIRST = 16  # coordinates in eight bits
-K = 5
 LIMIT_NS = 400_000_000
 
 
@@ -41,8 +46,19 @@ class Work(NamedTuple):
 
 
 def main() -> None:
-    options = raw.parser(__doc__, "kernels.json.gz").parse_args()
-    about = describe()
+    parser = raw.parser(__doc__, "kernels.json.gz")
+    parser.add_argument("--model", nargs=3, action="append", metavar=("NAME", "INDEX", "CONTEXTS"))
+    options, about = parser.parse_args(), describe()
+    if options.model:
+        models = [
+            one
+            for name, index, contexts in options.model
+            for one in measure_model(name, Path(index), Path(contexts))
+        ]
+        out = options.out.with_name("model-" + options.out.name)
+        raw.write(out, {"machine": about, "k": K, "threads": 1, "records": models})
+        print(f"{about}, 1 thread\n\n{model_table(models)}")
+        return
     peak = fused_peak()
     about["multiply_adds_per_ns"] = peak
     records = [

@@ -19,6 +19,25 @@ def kernels(records: list[dict[str, Any]]) -> str:
     return markdown(head, rows)
 
 
+def model_kernels(records: list[dict[str, Any]]) -> str:
+    """Calls of one row beside the time to read their bytes; of more rows beside one row's."""
+    alone = {(one["model"], one["kernel"]): one["us"] for one in records if one["batch"] == 1}
+    rows = []
+    for one in records:
+        mb, us, rate = one["bytes"] / 1e6, one["us"], one["read_GBps"]
+        reading = [
+            f"{mb:,.1f}",
+            f"{1e3 * mb / us:.1f}",
+            f"{rate:.1f}",
+            f"{us * rate / mb / 1e3:.2f}",
+        ]
+        shown = reading if one["batch"] == 1 else [""] * 4
+        over = f"{us / alone[one['model'], one['kernel']]:.2f}"
+        rows.append([one["model"], one["kernel"], str(one["batch"]), f"{us:,.0f}", *shown, over])
+    head = ["model", "kernel", "rows", "us a call", "MB read", "GB/s", "of GB/s", "time / reading"]
+    return markdown([*head, "/ one row"], rows)
+
+
 def calls(asked: dict[str, Any]) -> str:
     """One row over gRPC beside an echo of the same messages."""
     rows = []

@@ -49,7 +49,9 @@ class LookUp(NamedTuple):
     width: int
 
 
-IN_DWORDS = LookUp("llvm.x86.avx512.permvar.qi.512", 64)  # in four tables; see `_add_dwords`
+# Looks up four tables of sixteen bytes at once, so a row's four bytes may lie side by side: they
+# are added by one instruction (`_add_dwords`), the others' 64 bytes by six.
+IN_DWORDS = LookUp("llvm.x86.avx512.permvar.qi.512", 64)
 
 
 def look_up_of(triple: str, has: Callable[[str], bool]) -> LookUp:

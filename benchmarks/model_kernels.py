@@ -1,0 +1,108 @@
+"""Every kernel that reads a model's output layer: bytes, time, bandwidth (benchmarks.kernels)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from time import thread_time_ns
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import aligned, median_ns, read_all
+from logitsieve.api.results import Float32, Float64
+from logitsieve.heads.sketch import GRADES
+from logitsieve.index import Index, open_index
+from logitsieve.index_builder.contexts import open_contexts
+from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.simd.dots import row_of
+from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.sketch.levels import LEVELS
+from logitsieve.kernels.sketch.sieve import (
+    DONE,
+    FORGET,
+    READ,
+    first_groups,
+    sieve,
+    sieved_of,
+    sieving_size,
+)
+from logitsieve.kernels.topk.queries import LOGITS, begin_block, query_size
+
+K = 5
+ROWS = 24  # contexts, far apart
+TURNS = 7  # of all calls; a call's time is the least of its turns
+BATCHES = 1, 8
+
+
+@kernel("(int64, float32[:,::1], int64, float64[:,::1])")
+def groups_read(address, hidden, limit, read):
+    """Fill read [B, 4]: the groups whose levels a row reads, and the rows of W that it computes."""
+    descriptor, one, bad = int64_pointer(address), np.int64(1), -1
+    dim, groups = hidden.shape[1], first_groups(descriptor, limit)
+    own, ids = query_size(dim, limit) + LOGITS, np.empty(limit, np.int32)
+    scratch = np.empty(own + sieving_size(descriptor, one, groups, limit, FORGET), np.float64)
+    sieving = shift(pointer(scratch), own)
+    for row in range(len(hidden)):
+        queries, bad = begin_block(
+            descriptor, pointer(scratch), one, row_of(pointer(hidden), row, dim), pointer(ids),
+            np.int64(0), one, limit, False,
+        )  # fmt: skip
+        if bad >= 0:
+            break
+        sieve(descriptor, queries, sieving, groups, one, FORGET)
+        counts = sieved_of(descriptor, sieving, 0, groups, limit, FORGET).counts
+        for level in range(LEVELS):
+            read[row, level] = counts[READ + level]
+        read[row, LEVELS] = counts[DONE]
+    keep_alive((scratch, ids))
+    return bad
+
+
+def sketch_bytes(head: Any, hidden: Float32) -> float:
+    """Bytes that a row's answer reads, on average: levels, level 0, directions, rows of W."""
+    read: Float64 = np.empty((len(hidden), LEVELS + 1))
+    assert groups_read(head._address, hidden, K, read) < 0, "a context is refused"
+    arrays, stored = head._arrays, head._softmax.stored
+    sizes = [arrays[name].shape[1] for name in ("first", "middle", "fine")]
+    whole = arrays["coarse"].nbytes + arrays["directions"].nbytes
+    return float(read.mean(0) @ [*sizes, stored.nbytes / len(stored)]) + whole
+
+
+def read_rate(size: int) -> float:
+    """GB/s of one thread over as many bytes, again and again."""
+    values = aligned(np.ones(size // 256 * 64, np.float32))
+    return values.nbytes / median_ns(lambda: read_all(values, 1))
+
+
+def measure_model(name: str, index: Path, contexts: Path) -> list[dict[str, Any]]:
+    """Each grade of a sketch, and `exact`, for batches of one row and more."""
+    opened = open_index(index)
+    held, most = open_contexts(contexts, opened.softmax.dim), max(BATCHES)
+    starts = np.arange(ROWS) * (held.rows - most) // ROWS
+    batches = {n: [held.take(start + np.arange(n)) for start in starts] for n in BATCHES}
+    calls: dict[tuple[str, int], list[Callable[[], object]]] = {}
+    sizes: dict[str, float] = {"exact": opened.softmax.stored.nbytes}
+    for label, head in _heads(opened).items():
+        if label != "exact":
+            sizes[label] = sketch_bytes(head, held.take(starts))
+        for count, rows in batches.items():
+            calls[label, count] = [lambda h=head, r=r: h.topk(r, K) for r in rows]  # type: ignore[misc]
+    times = {key: np.full(len(starts), np.inf) for key in calls}
+    for _ in range(TURNS):
+        for key, some in calls.items():
+            for i, call in enumerate(some):
+                begun = thread_time_ns()
+                call()
+                times[key][i] = min(times[key][i], thread_time_ns() - begun)
+    rates = {label: read_rate(int(size)) for label, size in sizes.items()}
+    return [
+        {
+            "model": name, "kernel": label, "batch": count, "bytes": sizes[label],
+            "us": float(np.median(found)) / 1000, "read_GBps": rates[label],
+        }
+        for (label, count), found in times.items()
+    ]  # fmt: skip
+
+
+def _heads(index: Index) -> dict[str, Any]:
+    grades = {f"sketch {grade:g}": index.head("sketch", max_error=grade) for grade in GRADES}
+    return {"exact": index.head("exact"), **grades}
