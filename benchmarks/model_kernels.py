@@ -34,7 +34,7 @@ BATCHES = 1, 8
 
 
 @kernel("(int64, float32[:,::1], int64, float64[:,::1])")
-def groups_read(address, hidden, limit, read):
+def groups_read(address: int, hidden: Any, limit: int, read: Any) -> int:
     """Fill read [B, 4]: the groups whose levels a row reads, and the rows of W that it computes."""
     descriptor, one, bad = int64_pointer(address), np.int64(1), -1
     dim, groups = hidden.shape[1], first_groups(descriptor, limit)
@@ -70,7 +70,7 @@ def sketch_bytes(head: Any, hidden: Float32) -> float:
 def read_rate(size: int) -> float:
     """GB/s of one thread over as many bytes, again and again."""
     values = aligned(np.ones(size // 256 * 64, np.float32))
-    return values.nbytes / median_ns(lambda: read_all(values, 1))
+    return int(values.nbytes) / median_ns(lambda: read_all(values, 1))
 
 
 def measure_model(name: str, index: Path, contexts: Path) -> list[dict[str, Any]]:
