@@ -8,12 +8,12 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import SAMPLED, SAMPLED_SHARE, Query
-from logitsieve.index import open_index
+from logitsieve.index import HeadEntry, open_index
 from logitsieve.index_builder.fit.svd import preview_arrays
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, SOFTMAX, logits_of, normalized, truth
 from tests.log_z import present
 from tests.oracle import log_sum_exp, logits64
-from tests.synthetic import make_hidden, make_softmax, write_heads
+from tests.synthetic import make_hidden, make_softmax, screen_arrays, write_heads
 
 PAGE = Path(__file__).parents[2] / "docs" / "decoding.md"
 
@@ -46,12 +46,19 @@ def test_lowrank_previews_the_others(
     np.testing.assert_allclose(present(value), wanted, rtol=3e-7, atol=3e-7)
 
 
-def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["svd", "screen"])
+def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path, head: str) -> None:
+    """Beside another head, also if `svd` itself answers by fewer."""
     softmax = make_softmax(77, 20)
-    parts = {"svd": preview_arrays(softmax, 20)}
-    index = open_index(write_heads(tmp_path / "demo" / "1", softmax, "svd", parts=parts))
+    parts = {"svd": preview_arrays(softmax, 20), "screen": screen_arrays(softmax)}
+    entries = {"exact": HeadEntry(), "screen": HeadEntry("screen")}
+    entries["svd"] = HeadEntry("svd", {"width": 2.0})
+    index = open_index(
+        write_heads(tmp_path / "demo" / "1", softmax, "svd", parts=parts, heads=entries)
+    )
     hidden, every = make_hidden(3, 20), np.tile(np.arange(77, dtype=np.int32), (3, 1))
-    query = Query(index, index.head("svd", width=20, candidates=1), hidden)
+    knobs = {"width": 20, "candidates": 1} if head == "svd" else {}
+    query = Query(index, index.head(head, **knobs), hidden)
     logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
     wanted = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)

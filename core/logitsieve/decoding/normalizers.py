@@ -186,7 +186,8 @@ class _Approximate(Normalizer):
 class _LowRank(Normalizer):
     """log sum exp over exact logits of scanned rows and previews of all others; O(V R) a row.
 
-    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3.
+    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. Previews have all R stored
+    directions, unless the head `svd` itself answers at a width of its own.
     """
 
     name, reads = "lowrank", "svd"
@@ -206,7 +207,8 @@ class _LowRank(Normalizer):
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
         head = query.head
-        source = cast(SvdHead, head if head.name == self.reads else self.source(query.index))
+        whole = self.source(query.index).with_knobs(width=SvdHead.knob_table["width"].high)
+        source = cast(SvdHead, head if head.name == self.reads else whole)
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
         for start in range(0, len(query.hidden), step):
             rows = slice(start, min(start + step, len(query.hidden)))
