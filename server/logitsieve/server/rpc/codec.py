@@ -23,6 +23,7 @@ NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODE
 PROVENANCE = ("exact", "scanned", "fallback")  # columns of every answer
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
 STARTS_KEPT = 4096  # of about 200 bytes
+POINTS_KEPT, POINT_BYTES = 1024, 256  # targets that are read once, and their longest
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
@@ -56,6 +57,17 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
 
 def to_point_request(target: pb.Target, max_error: float | None = None) -> PointRequest:
     """Convert a target, which may override `max_error`. InvalidRequest names the field."""
+    if target.ByteSize() > POINT_BYTES:
+        return _to_point_request(target, max_error)
+    return _known_point_request(target.SerializeToString(), max_error)
+
+
+@lru_cache(maxsize=POINTS_KEPT)
+def _known_point_request(target: bytes, max_error: float | None) -> PointRequest:
+    return _to_point_request(pb.Target.FromString(target), max_error)
+
+
+def _to_point_request(target: pb.Target, max_error: float | None) -> PointRequest:
     code = target.normalizer
     normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
     head, knobs, precision = "", dict[str, float](), None
