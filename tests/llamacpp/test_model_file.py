@@ -100,7 +100,6 @@ def test_files_that_cannot_be_used_are_named(make_gguf: Make, tmp_path: Path) ->
         "truncated": spoiled(make_gguf(), tmp_path / "cut.gguf", "truncated"),
         "unknown tensor type 99": spoiled(make_gguf(), tmp_path / "type.gguf", "type"),
         "no output matrix": make_gguf(leave_out=("output.weight", "token_embd.weight")),
-        "logit_scale of the architecture llama": make_gguf(logit_scale=2.0),
         "a file of the type 'adapter'": make_gguf(keys=(("general.type", "adapter"),)),
         "architecture 'clip'": make_gguf(architecture="clip"),
         "a model of embeddings": make_gguf(keys=(("llama.pooling_type", 3),)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.llamacpp import GgufModel, LlamaContext
+from logitsieve.llamacpp import GgufModel, LlamaContext, model_file
 from logitsieve.llamacpp.probe import representable
 from logitsieve.llamacpp.xllamacpp import xllamacpp
 from tests.llamacpp.small_model import Make, gemma4, write_model
@@ -41,6 +41,32 @@ def test_a_cap_is_seen_from_either_side(make_gguf: Make, kind: str, cap: float) 
     for gguf in (plain, capped):
         with pytest.raises(InvalidRequest, match=r"away from W h \+ b"):
             LlamaContext(gguf)
+
+
+IGNORED: dict[str, dict[str, Any]] = {
+    "a scale": {"logit_scale": 2.0},
+    "a cap": {"final_logit_softcapping": 5.0},
+    "both": {"logit_scale": 0.5, "final_logit_softcapping": 20.0},
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_keys_that_llama_ignores_for_an_architecture_are_ignored(
+    make_gguf: Make, name: str
+) -> None:
+    with LlamaContext(make_gguf(**IGNORED[name])) as context:
+        assert (context.gguf.scale, context.gguf.softcap) == (1.0, None)
+
+
+@pytest.mark.parametrize("powers", [{}, {"granite": 1}])
+def test_a_scale_that_is_used_in_another_way_is_found(
+    make_gguf: Make, powers: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_file, "SCALE_POWERS", powers)
+    gguf = GgufModel(make_gguf(architecture="granite", logit_scale=4.0))
+    assert gguf.scale == 4.0 ** powers.get("granite", 0)
+    with LlamaContext(gguf) as context:
+        assert context.gguf.scale == 0.25
 
 
 def test_a_bias_that_llama_does_not_add_is_seen(make_gguf: Make) -> None:

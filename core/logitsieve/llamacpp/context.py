@@ -298,18 +298,25 @@ class LlamaContext(LlamaModel):
             raise self._refused(got, WITHOUT_RESULT_NORM)
 
     def _probe(self) -> None:
-        """InvalidRequest for other logits than W h + b, or tokens that see later ones."""
+        """Find how llama.cpp reads the file's scale and cap.
+
+        InvalidRequest for other logits than W h + b, or tokens that see later ones.
+        """
         begin = max(self._api.llama_vocab_bos(self._vocabulary), 0)
+        gguf, readings = self.gguf, self.gguf.readings()
         try:
             self._set_threads(1)
             self._guarded(lambda: self._replaced([(0, begin)], None))
             self._set_threads(self.threads)
-            compare_logits(self.gguf, self._replaced, begin, self.sequences)
-        except OtherLogits as error:
-            got = f"{self.gguf.architecture}: {error}"
-            raise self._refused(
-                got, "a causal model whose logits are its output layer's"
-            ) from error
+            errors = []
+            for gguf.scale, gguf.softcap in readings:
+                try:
+                    return compare_logits(gguf, self._replaced, begin, self.sequences)
+                except OtherLogits as error:
+                    errors.append(error)
+            gguf.scale, gguf.softcap = readings[0]
+            allowed = "a causal model whose logits are its output layer's"
+            raise self._refused(f"{gguf.architecture}: {errors[0]}", allowed) from errors[0]
         finally:
             self.forget()
 

@@ -163,13 +163,21 @@ class GgufModel:
         if f"{self.architecture}.logit_scale" not in self._header.metadata:
             default = DEFAULT_SCALES.get(self.architecture)
             return factor if default is None else factor * default(self.dim)
-        scale = self._number("logit_scale", 0.0)
-        if scale in (0.0, 1.0):
-            return factor
-        if self.architecture not in SCALE_POWERS:
-            got = f"logit_scale of the architecture {self.architecture}"
-            raise self._refused(got, f"one of {', '.join(SCALE_POWERS)}, where logits are scaled")
-        return float(factor * scale ** SCALE_POWERS[self.architecture])
+        scale = self._number("logit_scale", 0.0) or 1.0
+        return float(factor * scale ** SCALE_POWERS.get(self.architecture, 0))
+
+    def readings(self) -> list[tuple[float, float | None]]:
+        """Return (scale, softcap) as a build of llama.cpp may read the file, this one's first.
+
+        It ignores keys that it does not know of an architecture, or uses them in another way.
+        """
+        scales, caps = [self.scale], [self.softcap]
+        if key := self._number("logit_scale", 0.0):
+            factor = self._tensor_scale()
+            scales += {factor, factor * key, factor / key} - {self.scale}
+        if f"{self.architecture}.final_logit_softcapping" in self._header.metadata:
+            caps = list(dict.fromkeys((self.softcap, None)))
+        return [(scale, cap) for cap in caps for scale in scales]
 
     def _tensor_scale(self) -> float:
         span = self._header.tensors.get(TENSOR_SCALE)
