@@ -38,7 +38,7 @@ DIRECT: dict[str, set[str]] = {
 }
 # The rooms of `kernels`, each of which may import those before it.
 KERNEL_ROOMS = [
-    *("compile", "pool", "simd", "rows", "topk", "sketch", "screen", "sampling"),
+    *("compile", "pool", "simd", "rows", "topk", "sampling", "sketch", "screen"),
     "retrieval",
 ]
 # The rooms of `server`, each of which may import those before it and files beside them.

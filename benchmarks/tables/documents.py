@@ -24,6 +24,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "console": f"`python -m benchmarks.console` {FROZEN}",
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
+    "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
     "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",
@@ -37,7 +38,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
 }
 # Files of several runs by their names.
 LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn"
-SEVERAL = ("race/growth", "draws", "exactness", *LLAMA_CPP, "huggingface")
+SEVERAL = ("race/growth", "draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
 
 
 def documents() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown
 from logitsieve.api.keywords import Target
@@ -42,4 +44,26 @@ def draws(found: dict[str, Any]) -> str:
     return markdown(head, rows, 1)
 
 
-TABLES: dict[str, Callable[[], str]] = {"draws": lambda: draws(load("draws"))}
+def default_draws(found: dict[str, Any]) -> str:
+    """Mean microseconds, how many times those of `exact`, and the errors of log p."""
+    rows = []
+    for name, one in found.items():
+        shape = f"{name}: V = {one['vocab_size']:,}, D = {one['dim']:,}"
+        for asked, ways in one["asked"].items():
+            row = [shape, asked]
+            for way in ("plain", "scored"):
+                exact, sketch = (np.array(ways[way]["us"][head]) for head in ("exact", "sketch"))
+                means = f"{digits(float(exact.mean()))} / {digits(float(sketch.mean()))}"
+                ratios = f"{exact.mean() / sketch.mean():.2f}x, {np.median(exact / sketch):.2f}x"
+                row += [means, ratios]
+            off = np.array(ways["scored"]["off"])
+            row += [f"{np.sqrt((off**2).mean()):.4f}, {off.max():.4f}"]
+            rows.append([*row, f"{ways['scored']['proven']:.0%}"])
+    head = ["", "draw", "µs: `exact` / `sketch`", "times: mean, median", "with log p", "times"]
+    return markdown([*head, "error of log p: rms, largest", "proven"], rows, 1)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "draws": lambda: draws(load("draws")),
+    "default-draws": lambda: default_draws(load("default_draws")),
+}

@@ -93,18 +93,22 @@ def test_a_sketch_that_rules_out_few_rows_is_slower_than_all() -> None:
     for precision in (None, 0.5, 1.0):
         assert choose(auto([EXACT, slow], stored=slow), 1, 1, precision) is EXACT
     assert choose(auto([EXACT, PROOF], stored=PROOF), 64, 1, None) is EXACT
-    assert auto([EXACT, slow]).drawing(None) == ("exact", ())
+    assert auto([EXACT, slow]).drawing(1, None) == ("exact", ())
     near = replace(slow, us_per_row={1: 110, 8: 110, 64: 90})  # one noisy measurement
     for chosen in (choose(auto([EXACT, near]), 1, 1, 1.0), choose(auto([EXACT, near]), 8, 1, None)):
         assert chosen is near
-    assert auto([EXACT, near]).drawing(None) == ("sketch", (("max_error", 0.0),))
+    assert auto([EXACT, near]).drawing(1, None) == ("sketch", (("max_error", 1e-15),))
+    assert auto([EXACT, near]).drawing(1, 0.0) == ("sketch", (("max_error", 0.0),))
     unproven = make_point("screen", (105, 90, 90), (1, 1, 1))
     assert choose(auto([EXACT, near, unproven]), 1, 1, 0.5) is near
     assert choose(auto([EXACT, near, unproven]), 8, 1, 0.5) is unproven
     many = replace(near, candidates={1: 151.0, 8: 300.0})  # of 300: by the code of `exact`
     assert choose(auto([EXACT, many]), 1, 1, 1.0) is EXACT
-    assert auto([EXACT, USUAL, PROOF]).drawing(1e-3) == ("sketch", (("max_error", 1e-3),))
-    assert auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})]).drawing(0.1) == ("exact", ())
+    assert auto([EXACT, USUAL, PROOF]).drawing(1, 1e-3) == ("sketch", (("max_error", 1e-3),))
+    mixed = auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})])
+    assert [mixed.drawing(rows, 0.1)[0] for rows in (1, 2)] == ["exact", "sketch"]
+    graded = auto([EXACT, slow, USUAL])  # slow with proofs
+    assert [graded.drawing(1, most)[0] for most in (0.0, None)] == ["exact", "sketch"]
 
 
 def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> None:
@@ -120,7 +124,7 @@ def test_what_was_not_measured() -> None:
     assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("exact", ())
     assert auto([]).choose(1, 0, None) == FAST.setting
     assert auto([]).choose(1, 0, None, 1e-3) == ("sketch", (("max_error", 1e-3),))
-    assert auto([]).drawing(None) == ("sketch", (("max_error", 0.0),))
+    assert auto([]).drawing(1, None) == ("sketch", (("max_error", 1e-15),))
     assert Auto([], {}, 300, heads=("exact",)).choose(1, 0, None, 0.1) == ("exact", ())
     assert auto([]).batches == (1,)
 
@@ -266,7 +270,7 @@ def test_an_asked_precision_chooses(
         ({"min_precision": 0.9}, "exact"),
     ],
 )
-def test_draws_are_proven_unless_a_head_or_a_precision_is_named(
+def test_draws_take_the_sketch_unless_a_head_or_a_precision_is_named(
     decoder: LocalDecoder, options: dict[str, Any], head: str
 ) -> None:
     """The default head is `screen`; without a calibration a precision is met by `exact`."""

@@ -55,9 +55,7 @@ class QueryOptions:
     model: str = flag("", "The model: name, name@version or name:alias.")
     hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
-    head: str = flag(
-        "", "Name of the head; absent: the fastest, and for --sample one that proves its draws."
-    )
+    head: str = flag("", "Name of the head; absent: the fastest, and for --sample sketch or exact.")
     knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
     min_precision: float | None = flag(
         None, "Let the server pick the fastest point with at least this P@k, from 0 to 1."

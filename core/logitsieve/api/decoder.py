@@ -127,7 +127,7 @@ class Decoder(ABC):
     ) -> SampleReply:
         """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
 
-        `SampleOptions` explains filters, seeds and log-probabilities. By default draws are proven.
+        `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
         hidden = self._rows(hidden)
         ready = sampling(len(hidden), samples, options)

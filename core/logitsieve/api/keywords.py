@@ -59,8 +59,9 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: `Target`'s, and how to draw.
 
-    Without a head, a precision and a `max_error` the draws are proven: by `sketch`, or by `exact`
-    if the index lacks it or measured it to be slower.
+    Without a head and a precision `sketch` draws within `max_error`, by default 1e-15, or `exact`
+    if the index lacks it or measured it to be slower. Above 0 log Z may be an estimate, which the
+    answer names `approximate`: a `normalizer`, a `width`, `exact` or a `max_error` of 0 proves it.
 
     Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
     probability of at least `top_p`, then ids at least `min_p` times as probable as the best.

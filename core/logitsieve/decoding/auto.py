@@ -27,6 +27,7 @@ MARGIN = 1.15
 
 PROOF: Setting = EXACT.name, ()  # of any index
 SKETCHED = SketchHead.name
+DRAWING = EXACT.name, SKETCHED  # heads with every filter and the same draws
 
 Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
@@ -161,11 +162,12 @@ class Auto:
         few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
         return point.us_at(batch) / (MARGIN if few else 1)
 
-    def drawing(self, max_error: float | None) -> Setting:
-        """Return the head of draws over all ids, by default with proofs."""
-        proofs = [point for point in self.points if point.proven]
-        fastest = min(proofs, key=lambda point: self._counted(point, 1), default=None)
-        return _at(self._proving if fastest is None else fastest.head, max_error or 0.0)
+    def drawing(self, rows: int, max_error: float | None) -> Setting:
+        """Return the head of draws over all ids: `exact`, or `sketch` unless measured slower."""
+        most = MAX_ERROR if max_error is None else max_error
+        points = self._fastest[self.batch(rows)]
+        able = (each.head for each in points if each.head in DRAWING and each.max_error <= most)
+        return _at(next(able, self._proving), most)
 
 
 def _at(head: str, max_error: float) -> Setting:
@@ -215,7 +217,7 @@ def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> Poi
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
         return PointRequest(False, None, head, knobs, normalizer, request.width)
     if over == "draws" and request.precision is None:
-        head, knobs = auto.drawing(request.max_error)
+        head, knobs = auto.drawing(rows, request.max_error)
         return request._replace(automatic=False, head=head, knobs=knobs)
     return request
 

@@ -23,7 +23,7 @@ from logitsieve.decoding.logit_edits import (
     keys_of,
     target_logits,
 )
-from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
@@ -121,11 +121,14 @@ class Query(NamedTuple):
 
     def draw(self, how: Sampling) -> Drawn:
         """Draw from all ids that filters leave, by the answering head, `exact` or `sketch`."""
-        options = DrawOptions(
+        return cast(ExactHead, self.head).draw(self.hidden, self.options(how))
+
+    def options(self, how: Sampling) -> DrawOptions:
+        """Return the options of draws from this distribution."""
+        return DrawOptions(
             how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
             how.top_p, how.min_p, self.index.first_id,
         )  # fmt: skip
-        return cast(ExactHead, self.head).draw(self.hidden, options)
 
 
 class Normalizer(ABC):
@@ -290,15 +293,22 @@ def quick_log_z(query: Query) -> LogZ:
 
 def estimating(query: Query) -> Head:
     """Return the answering head if it estimates log Z, else the exact one."""
-    return query.head if query.head.estimates_log_z else EXACT.source(query.index)
+    estimates = query.head.estimates_at(query.scale, query.k)
+    return query.head if estimates else EXACT.source(query.index)
 
 
 def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
     """Return the k best ids of all V without edits, and their log Z, by one call of `head`."""
     best = head.best_with_log_z(query.hidden, query.k, query.scale)
+    return found_by(head, best, query.scale, head.estimates_at(query.scale, query.k))
+
+
+def found_by(
+    head: Head, best: BestWithLogZ, scale: float, estimated: bool
+) -> tuple[BestLogits, LogZ]:
+    """Return what a head found, with its log Z of all e^{scale x}."""
     provenance = Provenance(*best[4:], head.max_error)
-    estimated = head.estimates_log_z and query.scale == 1.0
-    log_z = LogZ(best.log_z, query.scale, not estimated, best.errors if estimated else None)
+    log_z = LogZ(best.log_z, scale, not estimated, best.errors if estimated else None)
     return BestLogits(best.ids, best.logits, provenance), log_z
 
 

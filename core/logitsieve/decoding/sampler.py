@@ -2,9 +2,9 @@
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
 trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
-of V: over all logits that filters leave (`exact`), with the same noise over proven bounds
-(`sketch`), or lazily (other heads: not exact; with filters `sketch` or `exact` draws instead).
-Without log-probabilities the best ids and the noise of the others suffice.
+of V: by the best ids and the noise of the others, over all logits that filters leave, or lazily
+(heads other than `exact` and `sketch`: not exact; with filters one of these draws instead). A head
+that estimates log Z gives log-probabilities by its estimate where no proof is asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import inf, log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
 from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, target_logits
 from logitsieve.decoding.normalizers import (
+    APPROXIMATE,
     CANDIDATES,
     EXACT,
     SAMPLED,
@@ -29,22 +30,33 @@ from logitsieve.decoding.normalizers import (
     Normalizer,
     Query,
     best_with_log_z,
+    found_by,
     narrowed,
     quick_log_z,
 )
 from logitsieve.heads._base.head import no_edits, refuse_first
+from logitsieve.heads.sketch import SketchHead
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.lists import OPEN, best_sample, cut_best, cut_lists, list_sample
+from logitsieve.kernels.sampling.lists import (
+    OPEN,
+    best_sample,
+    cut_best,
+    cut_lists,
+    fit_nucleus,
+    list_sample,
+)
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
+FEW_BEST = 32  # of a head that finds few in less time, for draws from all ids
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 256  # best ids that often hold the nucleus
 # Products of W and a row of hidden in the time of a draw by best ids, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
+FEW_SAMPLES = 4  # of a row, whose noise tells which of the best ids draws need
 LEAST_PRODUCTS = 1 << 23  # of W and a row of hidden, with fewer all logits take as little time
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 # With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
@@ -82,11 +94,16 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     if how.temperature != 1.0:
         query = query._replace(scale=1.0 / how.temperature)
     if query.head.quick_best:
-        if how.log_probs or normalizer is not None:
-            width = min(query.width, NUCLEUS_WIDTH) if how.top_p < 1.0 else query.width
-            query = query._replace(width=width)
-        elif _suits_best(query, how, MOST_OPEN):
+        scored, few = how.log_probs or normalizer is not None, _suits_best(query, how, MOST_OPEN)
+        if how.min_p >= LEAST_MIN_P and how.top_p == 1.0:
+            draws = _from_best(query, how)
+            return draws if scored else _unscored(draws.ids, draws.provenance)
+        if few and not scored:
             return _by_best(query, how)
+        if few and how.min_p == 0.0 and _estimates(query, normalizer):
+            return _by_estimate(query, how)
+        if scored and how.top_p < 1.0:
+            query = query._replace(width=min(query.width, NUCLEUS_WIDTH))
         if how.min_p >= LEAST_MIN_P:
             return _from_best(query, how)
         if how.top_p < 1.0:
@@ -103,13 +120,25 @@ def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
     return few and how.samples * (1.0 - how.top_p) <= most_open
 
 
+def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
+    k = min(BEST, query.index.vocab_size)
+    own = query.edits is None and query.head.estimates_at(query.scale, k)
+    return own and _selects(query, k, True) and normalizer in (None, APPROXIMATE)
+
+
+def _selects(query: Query, k: int, summed: bool) -> bool:
+    head = query.head
+    return isinstance(head, SketchHead) and head.selects(k, len(query.hidden), summed=summed)
+
+
 def _filtered(how: Sampling) -> bool:
     return how.top_p < 1.0 or how.min_p > 0.0
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
-    best, wanted = _best(query, BEST)
+    best, _, _ = _found(query, how._replace(samples=0), BEST)
+    wanted = _lengths(best)
     lists, lengths = _left(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
     return _redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
@@ -117,7 +146,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
-    if how.top_p == 1.0 or _products(query) < LEAST_PRODUCTS:
+    if _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
@@ -134,7 +163,7 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     """
     if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
         return _from_all(query, how)
-    draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+    draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
     nucleus = _nucleus(log_z, how.top_p, last)
     logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
@@ -160,12 +189,8 @@ def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
 
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
-    if query.edits is None:
-        top = query.head.topk(query.hidden, min(BEST, query.index.vocab_size))
-        ids, provenance = top.ids, Provenance(*top[2:], query.head.max_error)
-    else:
-        (ids, _, provenance), _ = _best(query, BEST)
-    draws = _beyond(query, how, ids, provenance, _unknown(len(query.hidden)))
+    best, floors, _ = _needed(query, how)
+    draws = _beyond(query, how, best, floors, _unknown(len(query.hidden)))
     if not _filtered(how):
         return draws
     open_ = (draws.ids == OPEN).any(axis=1)
@@ -173,20 +198,66 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     return _unscored(draws.ids, draws.provenance)
 
 
+def _by_estimate(query: Query, how: Sampling) -> Draws:
+    """Draw like `_by_best`, with log-probabilities by the head's own log Z."""
+    best, floors, log_z = _needed(query, how, summed=True)
+    assert log_z is not None, "the head estimates it"
+    draws = _beyond(query, how, best, floors, log_z.fields)
+    if how.top_p < 1.0:
+        fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
+    logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), None)
+    log_z = log_z.raised(logits, draws.ids)
+    log_probs, _ = log_z.log_probs(logits, draws.ids)
+    draws = Draws(draws.ids, log_probs, draws.provenance, APPROXIMATE.name, log_z.rounded())
+    open_ = np.flatnonzero((draws.ids == OPEN).any(axis=1))
+    assert draws.log_z.error is not None, "of an estimate"
+    draws.log_z.error[open_] = 0.0
+    return _redrawn(query, how, draws, open_, _from_nucleus)
+
+
+def _needed(
+    query: Query, how: Sampling, *, summed: bool = False
+) -> tuple[BestLogits, Float64, LogZ | None]:
+    """Return the best ids of each row as far as draws from all need them, as `_found` does."""
+    noisy = how.samples <= FEW_SAMPLES and how.top_p == 1.0 and _selects(query, FEW_BEST, summed)
+    if summed or not noisy:  # an estimate of log Z needs its largest terms, whatever the noise
+        how = how._replace(samples=0)
+    return _found(query, how, FEW_BEST if noisy else BEST, summed=summed)
+
+
+def _found(
+    query: Query, how: Sampling, most: int, *, summed: bool = False
+) -> tuple[BestLogits, Float64, LogZ | None]:
+    """Return the best ids, up to `most` (0: all), and floors [B] of their logits.
+
+    An id below a floor may be missing: neither do filters leave it nor does it win, unless by much
+    noise. If `summed`, also the head's estimate of log Z.
+    """
+    rows, size = len(query.hidden), query.index.vocab_size
+    k = min(most or size, size)
+    if query.edits is not None or not _selects(query, k, summed):
+        return _best(query, most)[0], _no_floors(rows), None
+    head = cast(SketchHead, query.head)
+    best, floors = head.needed(query.hidden, k, query.options(how), summed=summed)
+    found, log_z = found_by(head, best, query.scale, summed)
+    return found, floors, log_z
+
+
 def _beyond(
-    query: Query, how: Sampling, best: Int32, provenance: Provenance, log_z: Float64
+    query: Query, how: Sampling, best: BestLogits, floors: Float64, log_z: Float64
 ) -> Draws:
     """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
-    index, rows = query.index, len(best)
+    index, rows = query.index, len(best.ids)
     edits = no_edits(rows) if query.edits is None else query.edits[:3]
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
-        best_sample.entry(), index.softmax.address, query.hidden, best, how.seeds, how.step,
-        query.scale, how.top_p, how.min_p, index.first_id, *edits, log_z, ids, scanned,
+        best_sample.entry(), index.softmax.address, query.hidden, best.ids, best.logits, floors,
+        how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id, *edits, log_z, ids,
+        scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
-    scanned = np.minimum(scanned + provenance.scanned, index.vocab_size)
-    return _unscored(ids, provenance._replace(scanned=scanned))
+    scanned = np.minimum(scanned + best.provenance.scanned, index.vocab_size)
+    return _unscored(ids, best.provenance._replace(scanned=scanned))
 
 
 @lru_cache(maxsize=64)
@@ -194,6 +265,13 @@ def _unknown(rows: int) -> Float64:
     fields = np.tile((0.0, 0.0, -inf, inf), (rows, 1))
     fields.flags.writeable = False
     return fields
+
+
+@lru_cache(maxsize=64)
+def _no_floors(rows: int) -> Float64:
+    floors = np.full(rows, -inf)
+    floors.flags.writeable = False
+    return floors
 
 
 def _redrawn(
@@ -268,7 +346,7 @@ def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) 
     """Draw by the best ids and log Z if they probably suffice, else by all logits."""
     if not _filtered(how) and query.head.quick_best and _suits_best(query, how, MOST_OPEN):
         best, _, log_z = _best_with_log_z(query, BEST)
-        draws = _beyond(query, how, best.ids, best.provenance, log_z.fields)
+        draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
         found = draws.ids, True, draws.provenance.scanned
         return _Drawn(*found, SKETCH, narrowed(log_z, query))
     ids, fields, scanned = query.draw(how)
@@ -307,11 +385,17 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
     (min-p). Top-k leaves exactly k, ties by the lower id.
     """
-    best, wanted = _best(query, 1 if how.temperature == 0.0 else how.top_k)
+    most = 1 if how.temperature == 0.0 else how.top_k
+    best, _, _ = _found(query, how._replace(samples=0, min_p=0.0), most)
+    wanted = _lengths(best)
     lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
     logits = best.logits[_first(best, wanted)]
     cut_lists(offsets_of(wanted), logits, scale, how.top_p, how.min_p, lengths)
     return _cut(best, lengths)
+
+
+def _lengths(best: BestLogits) -> Int64:
+    return np.asarray((best.ids >= 0).sum(axis=1))
 
 
 def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Int64]:

@@ -70,7 +70,7 @@ class ScreenHead(ClusteredHead):
 
         log of their sum is outside_rows[c] . h + outside_biases[c]. Not in the paper.
         """
-        if not self.estimates_log_z or scale != 1.0:
+        if not self.estimates_at(scale, k):
             return super().best_with_log_z(hidden, k, scale)
         rows = len(hidden)
         best = empty_best(rows, k)

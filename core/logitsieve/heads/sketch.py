@@ -6,7 +6,7 @@ exact logits are dropped. Time O(D^2 + V F), the V F on bytes; memory F + T / 2 
 
 from copy import copy
 from functools import cached_property, partial
-from math import inf
+from math import inf, log
 from typing import Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
+from logitsieve.heads._base.kernel_head import FEW_ROWS, BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.pool import run_slices
@@ -44,6 +44,10 @@ GRADES = (0.0, MAX_ERROR, 1e-3)  # of `max_error`: those that a build measures
 MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
 MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
 DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
+# log Z of e^{scale x} at a larger scale is estimated only beside so many exact logits.
+MOST_SCALE, LEAST_BEST = 2.0, 16
+OTHERS = 128  # rows that are computed for their noise alone, about
+CLOSE = 1e-6  # of log of min-p: above the rounding of weights
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
@@ -130,19 +134,45 @@ class SketchHead(Head):
         top.exact.fill(self.proves)  # as in calls of fewer rows
         return top
 
+    def estimates_at(self, scale: float, k: int) -> bool:
+        few = 2 * FIRST_ROWS * k <= self._vocab_size
+        return self.estimates_log_z and few and (scale <= MOST_SCALE or k >= LEAST_BEST)
+
+    def selects(self, k: int, rows: int, *, summed: bool) -> bool:
+        """Whether `needed` is the fastest way to k best rows for each of so many of hidden."""
+        shared = not summed and len(self._shares) > 1 and rows < FEW_ROWS
+        return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size and not shared
+
     def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.
 
-        With a `max_error` of 0, and for a k of most of V, it is proven from all logits.
+        With a `max_error` of 0, for a k of most of V, and cold with few rows, all logits prove it.
         """
-        few = 2 * FIRST_ROWS * k <= self._vocab_size
-        if not (self.estimates_log_z and few) or scale != 1.0:
+        if not self.estimates_at(scale, k):
             return super().best_with_log_z(hidden, k, scale)
+        noiseless = DrawOptions(0, np.zeros(len(hidden), np.uint64), scale=scale)
+        return self.needed(hidden, k, noiseless, summed=True)[0]
+
+    def needed(
+        self, hidden: Float32, k: int, options: DrawOptions, *, summed: bool
+    ) -> tuple[BestWithLogZ, Float64]:
+        """Return the k best rows as far as draws need them, and floors [B] of their logits.
+
+        Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
+        min_p forbids them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
+        """
         rows = len(hidden)
-        best = empty_best(rows, k)
-        fill = partial(sketch_log_z.entry(), self._address, hidden, *best[:4], best.scanned)
+        best, floors = empty_best(rows, k), np.empty(rows)
+        share = log(options.min_p) - CLOSE if options.min_p > 0.0 else -inf
+        asked = (
+            options.scale, summed, options.seeds, options.step, options.samples, options.first_id,
+            log(self._vocab_size / OTHERS), share,
+        )  # fmt: skip
+        found = *best[:4], best.scanned, floors
+        fill = partial(sketch_log_z.entry(), self._address, hidden, *asked, *found)
         refuse_first(run_slices(fill, rows, self._threads))
-        return best
+        best.exact.fill(self.proves)
+        return best, floors
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""

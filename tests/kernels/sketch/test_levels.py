@@ -33,7 +33,7 @@ from logitsieve.kernels.sketch.encode_query import (
 from logitsieve.kernels.sketch.levels import uppers_by_lengths
 from logitsieve.kernels.sketch.sketch import sketch_at, sketch_descriptor
 from logitsieve.kernels.topk.descriptor import widen_hidden
-from logitsieve.kernels.topk.merge import HIGH, LOW, VALUE
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from tests.oracle import logits64
 from tests.synthetic import (
     basis_of,
@@ -203,17 +203,18 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
 
 @pytest.mark.parametrize("vocab_size", [1024, 1021, 3001])
 @pytest.mark.parametrize("k", [1, 10])
-def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int) -> None:
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.25, 2.0])
+def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int, scale: float) -> None:
     softmax = make_softmax(vocab_size, 192, scale=2)
     arrays, hidden = usual_sketch(softmax), make_hidden(40, 192, scale=0.6)
-    true = ExactHead(softmax).best_with_log_z(hidden, k)
+    true = ExactHead(softmax).best_with_log_z(hidden, k, scale)
     for max_error in (1e-15, 1e-3):
         exact = ExactHead(softmax)
         head = SketchHead(softmax, arrays, fallback=exact, knobs={"max_error": max_error})
-        found = head.best_with_log_z(hidden, k)
+        found = head.best_with_log_z(hidden, k, scale)
         np.testing.assert_array_equal(found.ids, true.ids)
         np.testing.assert_array_equal(found.logits, true.logits)
-        off = found.log_z[:, VALUE] - true.log_z[:, VALUE]
+        off = found.log_z[:, VALUE] - (scale * true.log_z[:, TOP] + true.log_z[:, VALUE])
         assert np.abs(off).max() < 0.25
         assert np.sqrt((off**2).mean()) < 0.08
         assert (found.errors >= 0).all()

@@ -106,8 +106,8 @@ class Head(ABC):
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
     most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
-    quick_best: bool = False  # draws take less time by its best ids than by all logits or bounds
-    estimates_log_z: bool = False  # without a pass over W
+    quick_best: bool = False  # draws take less time by its best ids than by all logits
+    estimates_log_z: bool = False  # without a pass over W, where it `estimates_at`
 
     _kernel: TopKernel
 
@@ -260,10 +260,14 @@ class Head(ABC):
         assert self._fallback
         return replace_rows(listed, short, self._fallback.candidates(hidden[short], k))
 
+    def estimates_at(self, scale: float, k: int) -> bool:
+        """Whether `best_with_log_z` estimates log Z of all e^{scale x}, beside k rows."""
+        return self.estimates_log_z and scale == 1.0
+
     def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Return the k best rows for each row of hidden [B, D], and log Z of all e^{scale x}.
 
-        By one pass over W, with proven bounds, unless the head `estimates_log_z` at a scale of 1.
+        By one pass over W, with proven bounds, unless the head `estimates_at` that scale and k.
         """
         rows = len(hidden)
         ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows))

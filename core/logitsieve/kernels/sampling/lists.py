@@ -6,7 +6,7 @@ as much (Mussmann, Levy, Ermon 2017, Fast Amortized Inference). They are found b
 same as in gumbel.py, so the draw is the one from all logits.
 """
 
-from math import exp
+from math import exp, log, sqrt
 
 import numpy as np
 
@@ -22,11 +22,12 @@ from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
-from logitsieve.kernels.topk.merge import HIGH, LOW, TOP
+from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
 AHEAD = 8  # rows to prefetch
+SURE = 3  # standard errors of an estimate
 OPEN = -1
 
 
@@ -76,6 +77,28 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
         lengths[row] = length if length < count else -1 - length
 
 
+@kernel("(float64[:,::1], float64[::1], float64, float64, float64[:,::1], float64[::1])")
+def fit_nucleus(logits, floors, inverse, top_p, log_z, errors):
+    """Make estimates of log Z of all ids, and their standard errors [B], those of nuclei.
+
+    logits [B, K] are the best ids', of which those from floors [B] on are complete. A nucleus that
+    ends among them is summed; else it weighs top_p of all, and at most its last id more.
+    """
+    for row in range(errors.size):
+        total, before, mass, weight, place = log_z[row, VALUE], 0.0, 0.0, 1.0, 0
+        while place < logits.shape[1] and mass < top_p and logits[row, place] >= floors[row]:
+            weight, before = exp(logits[row, place] * inverse - total), mass
+            mass += weight
+            place += 1
+        ends = mass >= top_p
+        if not ends:
+            before, mass = top_p, top_p + weight / 2
+        spare = min(mass - top_p, top_p - before)  # of its edges: else it may end at another id
+        if spare <= SURE * errors[row] * top_p:
+            errors[row] = sqrt(errors[row] ** 2 + (weight / mass) ** 2)
+        log_z[row, VALUE] += log(mass)
+
+
 @kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int64, int32[:,::1])")
 def list_sample(offsets, rows, logits, seeds, step, inverse, first_id, places):
     """Fill places [B, N] within lists of rows of W, drawn at a temperature of 1 / inverse.
@@ -117,17 +140,19 @@ def _winner(rows, scaled, weights, count, first_id, seed, step, draw):
 
 
 @kernel(
-    "(int64, float32[:,::1], int32[:,::1], uint64[::1], uint64, float64, float64, float64, int64,"
-    " int64[::1], int32[::1], float64[::1], float64[:,::1], int32[:,::1], int32[::1], int64, int64)"
+    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[::1], uint64[::1], uint64,"
+    " float64, float64, float64, int64, int64[::1], int32[::1], float64[::1], float64[:,::1],"
+    " int32[:,::1], int32[::1], int64, int64)"
 )
 def best_sample(
-    address, hidden, best, seeds, step, inverse, top_p, min_p, first_id, offsets, edited, values,
-    log_z, ids, scanned, start, stop,
+    address, hidden, best, logits, floors, seeds, step, inverse, top_p, min_p, first_id, offsets,
+    edited, values, log_z, ids, scanned, start, stop,
 ):  # fmt: skip
     """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
 
-    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last; log_z [B, 4]
-    is of all ids, perhaps from -inf. A draw that may be beyond top-p or min-p becomes OPEN.
+    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last, with their
+    exact logits; ids with a logit below floors [B] may be missing. log_z [B, 4] is of all ids,
+    perhaps from -inf. A draw that may be beyond top-p or min-p becomes OPEN.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most = matrix_at(descriptor, 0), hidden.shape[1], best.shape[1]
@@ -144,22 +169,25 @@ def best_sample(
             break
         edits = edited, values, offsets[row], offsets[row + 1]
         listed, seed = shift(pointer(best), row * most), seeds[row]
-        largest = _logit(matrix, wide, edits, np.int64(listed[0]))
-        count, left, scanned[row] = 0, 0, 0
+        known = shift(pointer(logits), row * most)
+        largest = known[0]
+        count, left, scanned[row], complete = 0, 0, 0, 0
+        floor = (floors[row] - largest) * inverse
         while count < most and listed[count] >= 0:
-            logit = _logit(matrix, wide, edits, np.int64(listed[count]))
-            scaled[count] = (logit - largest) * inverse
+            scaled[count] = (known[count] - largest) * inverse
             weights[count] = exp(scaled[count])
             left += weights[count] >= min_p * (1.0 - CLOSE)
+            complete += scaled[count] >= floor
             count += 1
+        floor = max(floor, scaled[count - 1])
         least = exp((log_z[row, TOP] - largest) * inverse + log_z[row, LOW])
         for draw in range(ids.shape[1]):
             key = np.uint64(draw)
             place, value = _winner(listed, scaled, weights, left, first_id, seed, step, key)
             winner, weight = np.int64(listed[place]), weights[place]
             others = list_candidates(
-                pointer(equal), pointer(equal), 0, size, first_id, value - scaled[count - 1], seed,
-                step, key, pointer(blocks), pointer(rows),
+                pointer(equal), pointer(equal), 0, size, first_id, value - floor, seed, step,
+                key, pointer(blocks), pointer(rows),
             )  # fmt: skip
             for i in range(-AHEAD, others):
                 if i + AHEAD < others:
@@ -179,16 +207,10 @@ def best_sample(
                     place, winner, weight, value = count, other, exp(relative), noisy
             open_ = weight < min_p * (1.0 + CLOSE) and min_p > 0.0
             if top_p < 1.0:
-                open_ = open_ or not _surely_in(weights, place, count, top_p, least)
+                open_ = open_ or not _surely_in(weights, place, count, complete, top_p, least)
             ids[row, draw] = OPEN if open_ else winner
-    keep_alive((scratch, equal, blocks, rows, edited, values, best))
+    keep_alive((scratch, equal, blocks, rows, edited, values, best, logits))
     return bad
-
-
-@inline
-def _logit(matrix, wide, edits, row):
-    logit = _edited(edits, row)
-    return logit if logit == logit else exact_logit(matrix, wide, row)
 
 
 @inline
@@ -206,10 +228,13 @@ def _edited(edits, row):
 
 
 @inline
-def _surely_in(weights, place, count, top_p, least):
-    """Return whether a listed id is in the nucleus: all mass is the list's, `least`, or more."""
+def _surely_in(weights, place, count, complete, top_p, least):
+    """Return whether a listed id is in the nucleus: all mass is the list's, `least`, or more.
+
+    None is missing before the first `complete` ones.
+    """
     total, before = 0.0, 0.0
     for i in range(count):
         total += weights[i]
         before += weights[i] if i < place else 0.0
-    return place < count and before * (1.0 + CLOSE) < top_p * max(total, least)
+    return place < complete and before * (1.0 + CLOSE) < top_p * max(total, least)

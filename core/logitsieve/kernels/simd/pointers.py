@@ -48,6 +48,7 @@ int32_pointer = as_int32 = pointer_to(types.int32)
 uint8_pointer = as_uint8 = pointer_to(types.uint8)
 int64_pointer = as_int64 = pointer_to(types.int64)
 as_int8, as_uint16 = pointer_to(types.int8), pointer_to(types.uint16)
+as_uint64 = pointer_to(types.uint64)
 
 
 @emits(lambda bits: types.float64(types.int64))

@@ -1,10 +1,11 @@
 """Proven top k, candidates and bounds, by the sieve; `address` is the sketch's descriptor."""
 
-from math import log
+from math import exp, log
 
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once, kernel
+from logitsieve.kernels.sampling.floors import Noise, no_noise
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES, store
 from logitsieve.kernels.simd.pointers import (
@@ -40,6 +41,7 @@ from logitsieve.kernels.topk.descriptor import (
 from logitsieve.kernels.topk.merge import FIELDS, write_estimate
 from logitsieve.kernels.topk.queries import (
     CHUNK,
+    FLOOR,
     LOGITS,
     MOST,
     STATE,
@@ -55,13 +57,18 @@ from logitsieve.kernels.topk.queries import (
 from logitsieve.kernels.topk.scan import scan_all
 
 OFF_SHARE = 0.1  # of the mean variance of estimates: the standard error of log Z, as measured
+CODED_OFF = 1e-3  # of computed logits that are not among the best, as measured
+ROUNDED = 1e-6  # of a sum
 
 
 @inline_once
-def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, summed, scanned):
+def _sieve_block(
+    descriptor, scratch, block, hidden, ids, first, count, groups, scale, noise, scanned
+):  # fmt: skip
     """Answer `count` rows of hidden from `first` on; return their queries and a refused row, or -1.
 
-    scanned[q] counts the logits computed for each; if `summed`, all logits are summed or estimated.
+    scanned[q] counts the logits computed for each. Unless `scale` is 0, e^{scale x} of all logits x
+    are summed or estimated.
     """
     limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
     sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
@@ -71,11 +78,11 @@ def _sieve_block(descriptor, scratch, block, hidden, ids, first, count, groups, 
     if bad >= 0:
         return queries, bad
     for q in range(count):
-        queries.states[STATE * q + SUMMED] = 1.0 if summed else 0.0
+        queries.states[STATE * q + SUMMED] = scale
     if groups == 0:
         scan_all(matrix_at(descriptor, 0), queries, count, begin, end)
     else:
-        sieve(descriptor, queries, sieving, groups, count, FORGET)
+        sieve(descriptor, queries, sieving, groups, count, FORGET, noise)
     for q in range(count):
         done = sieved_of(descriptor, sieving, q, groups, limit, FORGET).counts[DONE]
         scanned[q] = end - begin if groups == 0 else int(done)
@@ -101,8 +108,9 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, False, computed
-        )
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, 0.0,
+            no_noise(), computed,
+        )  # fmt: skip
         if bad >= 0:
             status = -1 - bad
             break
@@ -113,32 +121,58 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 
 
 @kernel(
-    "(int64, float32[:,::1], int32[:,::1], float64[:,::1], float64[:,::1], float64[::1],"
-    " int32[::1], int64, int64)"
+    "(int64, float32[:,::1], float64, boolean, uint64[::1], uint64, int64, int64, float64, float64,"
+    " int32[:,::1], float64[:,::1], float64[:,::1], float64[::1], int32[::1], float64[::1], int64,"
+    " int64)"
 )
-def sketch_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
-    """Like `certified_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
+def sketch_log_z(
+    address, hidden, scale, summed, seeds, step, draws, first_id, needed, share, ids, logits, log_z,
+    errors, scanned, floors, start, stop,
+):  # fmt: skip
+    """Like `certified_topk` with float64 logits, log Z [B, 4] at a scale, and standard errors [B].
 
-    log Z is estimated: docs/sketch.md. Returns -1 or the first refused row. K has to be so small
-    that groups come first.
+    log Z is estimated if `summed`: docs/sketch.md. Rows below floors [B] may be missing: those that
+    `draws` need by less noise than `needed`, and by min-p, with a log of `share`, do not
+    (sampling/floors.py). Returns -1 or the first refused row. K has to be so small that groups come
+    first.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     block, size, groups = _sizes(descriptor, stop - start, limit)
     scratch = np.empty(size, np.float64)
     for first in range(start, stop, block):
         count, computed = min(stop - first, block), shift(pointer(scanned), first)
+        noise = Noise(pointer(seeds), first, step, draws, first_id, scale, needed, share)
         queries, bad = _sieve_block(
-            descriptor, pointer(scratch), block, hidden, ids, first, count, groups, True, computed
-        )
+            descriptor, pointer(scratch), block, hidden, ids, first, count, groups,
+            scale if summed else 0.0, noise, computed,
+        )  # fmt: skip
         if bad >= 0:
             break
         for q in range(count):
             row, state = first + q, shift(queries.states, STATE * q)
-            write_estimate(row_of(pointer(log_z), row, FIELDS), state[MOST] + log(state[TOTAL]))
-            errors[row] = OFF_SHARE * state[VARIANCE] / state[TOTAL]
+            floors[row] = state[FLOOR]
+            if summed:
+                total = scale * state[MOST] + log(state[TOTAL])
+                write_estimate(row_of(pointer(log_z), row, FIELDS), total)
+                errors[row] = _error(queries, q, scale)
             write64(queries, q, row_of(pointer(logits), row, limit))
-    keep_alive(scratch)
+    keep_alive((scratch, seeds))
     return bad
+
+
+@inline
+def _error(queries, q, scale):
+    """Return the standard error of an estimate of log Z."""
+    state, values, best = (
+        shift(queries.states, STATE * q),
+        shift(queries.values, q * queries.limit),
+        0.0,
+    )
+    for i in range(queries.limit):
+        best += exp(scale * (values[i] - state[MOST]))
+    others = max(0.0, 1.0 - best / state[TOTAL])
+    off = OFF_SHARE * scale * scale * state[VARIANCE] / state[TOTAL]
+    return off + others * scale * CODED_OFF + ROUNDED
 
 
 @kernel("(int64, float32[:,::1], int64)")
@@ -173,7 +207,7 @@ def certified_candidates(address, hidden, least):
             for i in range(vocabulary):
                 sieved.ids[i] = i
         else:
-            sieve(descriptor, queries, sieving, groups, one, KEEP)
+            sieve(descriptor, queries, sieving, groups, one, KEEP, no_noise())
             count, upper[row] = int(sieved.counts[DONE]), _above(queries.values[0], 0.0)
         begin, end = offsets[row], offsets[row] + count
         offsets[row + 1] = end

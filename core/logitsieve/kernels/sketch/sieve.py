@@ -9,6 +9,7 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
+from logitsieve.kernels.sampling.floors import raise_floor
 from logitsieve.kernels.simd.dots import pad_lanes, row_of
 from logitsieve.kernels.simd.exponential import exp_lanes
 from logitsieve.kernels.simd.lanes import (
@@ -60,8 +61,7 @@ from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TO
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
 # log of e^logit given an estimate, in variances of its error: by level 0, and by others (measured).
-HALF, SHRINK = np.float32(0.5), np.float32(-0.1875)
-ONE = np.float32(1)
+HALF, SHRINK = 0.5, -0.1875
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
@@ -130,7 +130,7 @@ def sieving_size(descriptor, count, groups, limit, keep):
 
 
 @inline
-def sieve(descriptor, queries, start, groups, count, keep):
+def sieve(descriptor, queries, start, groups, count, keep, noise):
     """Offer to each query every row that may be among its best; `start` is scratch of all.
 
     A share has every few tiles, so that all have rows that are often among the best, and the first
@@ -146,13 +146,14 @@ def sieve(descriptor, queries, start, groups, count, keep):
             if first == 0:
                 encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
+                raise_floor(queries, q, noise)
             settles = last == groups or first + step >= sketch.groups
             tile, begin = _tile_at(start), first
             while begin < last:
                 end = min(begin + TILE, last)
                 _sieve_tile(
                     descriptor, sieved, tile, queries, q, begin, end, groups,
-                    settles and end == last, keep,
+                    settles and end == last, keep, noise,
                 )  # fmt: skip
                 begin = end
         first = last + ahead if first == 0 else first + step
@@ -175,7 +176,7 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 
 @inline_once
-def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settles, keep):
+def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settles, keep, noise):
     """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
@@ -203,11 +204,13 @@ def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settl
         rises = mask & lanes_not_below(estimate, threshold) != 0
         if end - int(sieved.counts[BEGIN]) >= CHUNK or rises:
             end = _settle(descriptor, sieved, queries, q, end, keep)
+            raise_floor(queries, q, noise)
             threshold = _threshold(sieved, queries, q)
     if state[SUMMED] != 0.0:
         _sum_tile(sketch, sieved, tile, first, last, groups, state)
     if settles:
         end = _settle(descriptor, sieved, queries, q, end, keep)
+        raise_floor(queries, q, noise)
     sieved.counts[END] = end
 
 
@@ -262,7 +265,7 @@ def _refine(sketch, sieved, tile, query, level, group, later, slot):
 
 @inline
 def _sum_tile(sketch, sieved, tile, first, last, groups, state):
-    """Add estimates of e^logit of the rows that no pass left, by the last level read."""
+    """Add estimates of e^{scale logit} of the rows that no pass left, by the last level read."""
     total, variance = zeros32(), zeros32()
     length, deviation = _deviations(sketch, sieved.coded.factors)
     for group in range(first, last):
@@ -285,17 +288,20 @@ def _deviations(sketch, factors):
 
 @inline
 def _estimated(sketch, sieved, group, groups, bounds, deviation, half, state):
-    """Return estimates of e^(logit - MOST) of a group, and these times the variances of errors.
+    """Return estimates of e^{scale (logit - MOST)} of a group, and these times the variances.
 
     0 if negligible. By level 0 a logit is the estimate and a product of tails; by others an
     estimate is the logit and an error, of which those that stay here are the smaller (docs).
     """
+    scale = np.float32(state[SUMMED])
     off = (bounds[1] - bounds[0]) * deviation
     variance, estimate = off * off, bounds[0]
     if group < groups:
         estimate = smaller(estimate, load(sieved.uppers, group * LANES))
-    exponents = multiply_add(variance, half, estimate)
-    exponents = smaller(multiply_add(exponents, ONE, np.float32(-state[MOST])), zeros32())
+    logits = multiply_add(variance, np.float32(half * state[SUMMED]), estimate)
+    logits = smaller(logits, bounds[1])
+    most = np.float32(-state[SUMMED] * state[MOST])
+    exponents = smaller(multiply_add(logits, scale, most), zeros32())
     if lanes_not_below(exponents, NEGLIGIBLE) == 0:
         return zeros32(), zeros32()
     if sketch.rows - group * LANES < LANES:

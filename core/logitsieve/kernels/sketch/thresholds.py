@@ -6,7 +6,8 @@ from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_below, lowest_bit
-from logitsieve.kernels.topk.queries import SIZE, STATE
+from logitsieve.kernels.simd.pointers import shift
+from logitsieve.kernels.topk.queries import FLOOR, SIZE, STATE
 
 SEEDS = 2  # rows computed first for each answer: their k-th best is nearly the true one
 LOWEST = np.float32(-3.4028234e38)
@@ -16,9 +17,10 @@ SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/certified.py
 @inline
 def threshold_of(queries, q, margin):
     """Return the value that a row's bound must reach for the row to be among the best; not -inf."""
-    if int(queries.states[STATE * q + SIZE]) < queries.limit:
-        return LOWEST
-    return reached_by(queries.values[q * queries.limit], margin)
+    state, least = shift(queries.states, STATE * q), -np.inf
+    if int(state[SIZE]) == queries.limit:
+        least = queries.values[q * queries.limit]
+    return reached_by(max(least, state[FLOOR]), margin)
 
 
 @inline

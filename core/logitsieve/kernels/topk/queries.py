@@ -22,10 +22,11 @@ from logitsieve.kernels.topk.heap import sort_best_first
 QUERIES_AT_ONCE = 64  # sharing one pass over a matrix
 SCRATCH = 1 << 22  # float64 values for several queries
 
-# OFF: ||h - g||, if W has codes. If SUMMED, TOTAL is the sum of e^(logit - MOST) of scanned rows,
-# and of estimated ones; in VARIANCE each of these counts times the variance of its error.
-SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE = range(9)
-STATE = 9
+# OFF: ||h - g||, if W has codes. SUMMED is 0, or the scale: then TOTAL is the sum of
+# e^{scale (logit - MOST)} of scanned rows, and of estimated ones; in VARIANCE each of these counts
+# times the variance of its logit. No row with a logit below FLOOR is asked for.
+SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE, FLOOR = range(10)
+STATE = 10
 
 CHUNK = 256  # float32 logits of a query at once
 LOGITS = 2 * CHUNK  # float64 values of scratch for the logits of four queries
@@ -94,6 +95,7 @@ def empty_heaps(descriptor, place, queries, count):
         state = shift(queries.states, STATE * q)
         state[SIZE], state[THRESHOLD] = 0.0, -np.inf
         state[SUMMED], state[MOST], state[TOTAL], state[VARIANCE] = 0.0, -np.inf, 0.0, 0.0
+        state[FLOOR] = -np.inf
         state[SLACK] = slack_at(descriptor, place, state[NORM])
         if descriptor[place + KIND] >= CODED:  # rows are multiplied with codes or with hidden
             coded = coded_slack_at(descriptor, place, state[NORM], state[OFF])

@@ -76,18 +76,20 @@ MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
 
 @inline
 def decide(matrix, queries, q, row):
+    """Offer a row by its exact logit, and return that."""
     value = exact_logit(matrix, row_of(queries.wide, q, padded(matrix.dim)), row)
     state, limit = shift(queries.states, STATE * q), queries.limit
     values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
     size = int(state[SIZE])
     if size == limit and not better(value, row, values[0], kept[0]):
-        return
+        return value
     if queries.distinct and contains(kept, size, row):
-        return
+        return value
     size = offer(values, kept, size, limit, value, row)
     state[SIZE] = size
     if size == limit:
         state[THRESHOLD] = values[0] - state[SLACK] - ROUNDING64 * abs(values[0])
+    return value
 
 
 @inline
@@ -104,19 +106,31 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
             place = first + i + lowest_bit(mask)
             mask &= mask - 1
             if place < first + count:
-                decide(matrix, queries, q, int(ids[place]) if listed else place)
+                value = decide(matrix, queries, q, int(ids[place]) if listed else place)
+                if listed and state[SUMMED] != 0.0:
+                    _correct_sum(value, float(logits[place - first]), state)
 
 
 @inline
 def _add_to_sum(logits, count, state):
-    """Add e^logit of a list's rows, by float32 logits in whole lanes."""
-    largest = float(largest_of(logits, count))
+    """Add e^{scale logit} of a list's rows, by float32 logits in whole lanes."""
+    largest, scale = float(largest_of(logits, count)), state[SUMMED]
     if largest > state[MOST]:
-        factor = exp(state[MOST] - largest)
+        factor = exp(scale * (state[MOST] - largest))
         state[TOTAL], state[VARIANCE] = state[TOTAL] * factor, state[VARIANCE] * factor
         state[MOST] = largest
     if state[MOST] > -np.inf:
-        state[TOTAL] += sum_of_exponentials(logits, count, np.float32(1), np.float32(state[MOST]))
+        most = np.float32(scale * state[MOST])
+        total = sum_of_exponentials(logits, count, np.float32(scale), most)
+        state[TOTAL] += total * exp(float(most) - scale * state[MOST])
+
+
+@inline
+def _correct_sum(value, added, state):
+    """Take the exact logit of a row for the one that was added: by codes it is off by some 1e-3."""
+    scale, most = state[SUMMED], state[MOST]
+    total = state[TOTAL] + exp(scale * (value - most)) - exp(scale * (added - most))
+    state[TOTAL] = max(0.0, total)
 
 
 @inline
@@ -229,9 +243,9 @@ def scan(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count):
         for j in range(count):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
             pad_lanes(logits, stop - start)
-            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
             if listed and queries.states[STATE * q + SUMMED] != 0.0:
                 _add_to_sum(logits, stop - start, shift(queries.states, STATE * q))
+            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
 
 
 @inline
