@@ -27,7 +27,8 @@ from tests.oracle import best, edited, logits64
 ROWS, SAMPLES, CALLS = 8, 16, 6
 LEAST = 2.0**-40  # of min-p's product: closer than this to the limit either is right
 
-vars(sampler)["PRODUCTS_A_DRAW"] = 0  # by the best ids, however small a softmax is
+# By the best ids, however small a softmax is and many the draws.
+vars(sampler).update(PRODUCTS_A_DRAW=0, LEAST_PRODUCTS=0, MOST_OPEN=np.inf)
 
 
 def drawn(random: Generator, kind: str) -> Tally:

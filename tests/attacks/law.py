@@ -9,6 +9,7 @@ Shape letters: B batch rows, V vocabulary, N draws, E edits of all rows.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -17,12 +18,12 @@ from logitsieve.api.results import Bool, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.exact import DrawOptions, ExactHead
-from tests.attacks.decoders import KINDS, Hard
+from tests.attacks.decoders import KINDS, Hard, decoding
 from tests.attacks.draws import fill_noise
-from tests.attacks.judge import DOUBT, LONG, log_z
+from tests.attacks.judge import DOUBT, LONG, above_one, log_z
 from tests.attacks.matrices import sketched
 from tests.attacks.tally import Attack, Tally
-from tests.log_z import interval_of
+from tests.log_z import interval_of, log_z_in
 from tests.oracle import logits64
 
 ROWS, SAMPLES, CALLS = 6, 6, 6
@@ -65,6 +66,40 @@ def lawful(random: Generator, kind: str) -> Tally:
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
         narrow = WIDTH if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
+    return tally
+
+
+def decided(random: Generator, kind: str) -> Tally:
+    """Draws of a decoder by few best ids, at a grade: right whether or not they claim a proof.
+
+    A proven log Z encloses the true one; probabilities of different ids add up to at most 1.
+    """
+    softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    with decoding(softmax, random) as decoder:
+        for _ in range(CALLS):
+            seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
+            step, samples = int(random.integers(1 << 40)), int(random.choice([1, 3, SAMPLES]))
+            top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, random.random()]))
+            min_p = float(random.choice([0.0, 0.0, 0.1, 0.01, 1e-9]))
+            temperature = float(random.choice([1e-3, 0.3, 0.8, 1.0, 1.0, 3.0, 1e4]))
+            grade, scored = float(random.choice([0.0, 1e-15, 1e-15])), bool(random.random() < 0.6)
+            how: Any = {"temperature": temperature, "top_p": top_p, "min_p": min_p}
+            asked: Any = {"max_error": grade, "log_probs": scored, "seeds": seeds, "step": step}
+            reply = decoder.sample(hidden, samples, **how, **asked)
+            scale, name = 1.0 / temperature, f"{how} {grade} {samples}"
+            left, unsure = remaining(logits, scale, top_p, min_p)
+            values = noisy(logits, scale, seeds, step)[:, :samples]
+            tally.join(judged(name, reply.ids, values, left, unsure))
+            if not scored:
+                continue
+            if reply.answer.log_z_low is not None:
+                interval = np.stack(log_z_in(reply.answer), axis=1)
+                tally.join(enclosed(name, interval, logits, left, unsure, scale, np.inf))
+            for row, (ids, printed) in enumerate(zip(reply.ids, reply.log_probs, strict=True)):
+                own = printed[None, np.unique(ids, return_index=True)[1]]
+                above = above_one(own) | (printed > 0).any() | np.isnan(printed).any()
+                tally.add(above, lambda _, row=row, name=name: f"{name} row {row}: above 1")
     return tally
 
 
@@ -162,5 +197,7 @@ def enclosed(
 
 
 ATTACKS: Mapping[str, Attack] = {
-    f"draws-law-{kind}": partial(lawful, kind=kind) for kind in KINDS_OF_LAW
+    f"draws-{name}-{kind}": partial(attack, kind=kind)
+    for kind in KINDS_OF_LAW
+    for name, attack in (("law", lawful), ("decided", decided))
 }
