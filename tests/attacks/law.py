@@ -28,7 +28,7 @@ from tests.oracle import logits64
 
 ROWS, SAMPLES, CALLS = 6, 6, 6
 CLOSE = LONG(1e-12)  # of a mass, or of min-p: the edge of a filter
-WIDTH = 2e-12  # nats: draws promise log Z to 1e-12
+WIDTH = 2e-12  # nats, and 2^-50 a term: draws promise log Z to some 1e-12
 SCALES = 1.0, 1.0, 0.3, 3.0, 1e-4, 100.0, 1e5
 
 
@@ -49,6 +49,7 @@ def lawful(random: Generator, kind: str) -> Tally:
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
     exact, sketch = ExactHead(softmax), sketched(softmax, random).head
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    width = WIDTH + 2.0**-50 * softmax.vocab_size
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
         seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
@@ -64,7 +65,7 @@ def lawful(random: Generator, kind: str) -> Tally:
         tally.join(judged(f"exact {name}", ids, values, left, unsure))
         ids, fields, _ = sketch.draw(hidden, options)
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
-        narrow = WIDTH if top_p == 1.0 and min_p == 0.0 else np.inf
+        narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
     return tally
 

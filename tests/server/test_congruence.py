@@ -11,7 +11,7 @@ import pytest
 from logitsieve.api.constraints import Constraints, IdSets
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NORMALIZER_CODES
+from logitsieve.api.keywords import MAX_ERROR, NORMALIZER_CODES
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from tests.server.running import Running
@@ -160,13 +160,16 @@ def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: Local
     assert_same(remote.beam_step(hidden, model="demo", **beams), local.beam_step(hidden, **beams))
 
 
-def test_draws_are_proven_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
+def test_draws_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
     hidden = make_hidden(5)
     for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}, {"log_probs": False}):
         reply = remote.sample(hidden, 2, seeds=3, model="other", **filters)
         assert reply.answer.head == "sketch"
-        assert reply.answer.exact.all()
+        assert (reply.answer.max_errors <= MAX_ERROR).all()
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
+        proof = remote.sample(hidden, 2, seeds=3, model="other", exact=True, **filters)
+        assert proof.answer.exact.all()
+        np.testing.assert_array_equal(proof.ids, reply.ids)
 
 
 def test_steps_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:

@@ -53,7 +53,7 @@ TRUSTED = 10  # best ids that a head without proofs is trusted to find
 BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
 FEW_BEST = 32  # of a head that finds few in less time, for draws from all ids
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
-MANY = 256  # best ids that often hold the nucleus
+MANY = 512  # best ids that often hold the nucleus
 # Products of W and a row of hidden in the time of a draw by best ids, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 FEW_SAMPLES = 4  # of a row, whose noise tells which of the best ids draws need
@@ -128,7 +128,9 @@ def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
 
 def _selects(query: Query, k: int, summed: bool) -> bool:
     head = query.head
-    return isinstance(head, SketchHead) and head.selects(k, len(query.hidden), summed=summed)
+    if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
+        return False
+    return head.selects(k, len(query.hidden), summed=summed)
 
 
 def _filtered(how: Sampling) -> bool:
@@ -342,7 +344,7 @@ def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) ->
     return _Drawn(ids, True, scanned, EXACT, LogZ(log_z, query.scale))
 
 
-def _draw_by_bounds(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
+def _draw_by_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
     """Draw by the best ids and log Z if they probably suffice, else by all logits."""
     if not _filtered(how) and query.head.quick_best and _suits_best(query, how, MOST_OPEN):
         best, _, log_z = _best_with_log_z(query, BEST)
@@ -367,7 +369,7 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
 
 
 Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
-DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "sketch": _draw_by_bounds}
+DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "sketch": _draw_by_best}
 
 
 class Shortlist(NamedTuple):
