@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from logitsieve.api.results import Bool, Float64, Int32, UInt64
+from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.head import Edits
 from logitsieve.heads.exact import DrawOptions, ExactHead
@@ -95,12 +95,9 @@ def decided(random: Generator, kind: str) -> Tally:
             if not scored:
                 continue
             if reply.answer.log_z_low is not None:
-                interval = np.stack(log_z_in(reply.answer), axis=1)
+                interval = np.stack(log_z_in(reply.answer), axis=1).astype(np.float64)
                 tally.join(enclosed(name, interval, logits, left, unsure, scale, np.inf))
-            for row, (ids, printed) in enumerate(zip(reply.ids, reply.log_probs, strict=True)):
-                own = printed[None, np.unique(ids, return_index=True)[1]]
-                above = above_one(own) | (printed > 0).any() | np.isnan(printed).any()
-                tally.add(above, lambda _, row=row, name=name: f"{name} row {row}: above 1")
+            tally.join(summed(name, reply.ids, reply.log_probs))
     return tally
 
 
@@ -172,6 +169,13 @@ def judged(name: str, ids: Int32, values: Float64, left: Bool, unsure: Bool) -> 
         return f"{name} row {row} draw {draw}: {got}, not {other} ({values[row, draw, other]})"
 
     return Tally().add(wrong.any(axis=1), describe)
+
+
+def summed(name: str, ids: Int32, printed: Float32) -> Tally:
+    """Probabilities are numbers up to 1; those of a row of different ids add up to at most 1."""
+    first = np.stack([np.isin(np.arange(len(row)), np.unique(row, True)[1]) for row in ids])
+    wrong = above_one(np.where(first, printed, -np.inf)) | ~(printed <= 0).all(axis=1)
+    return Tally().add(wrong, lambda row: f"{name} row {row}: log p {printed[row]} of {ids[row]}")
 
 
 def enclosed(
