@@ -321,7 +321,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
         names = SKETCH.name, EXACT.name
         name = next(name for name in names if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
-    drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how, normalizer)
+    drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
     exact, handed = np.empty((2, len(query.hidden)), np.bool_)
     exact.fill(drawn.exact)
     handed.fill(fallback)
@@ -339,23 +339,19 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
 
-def _draw_exactly(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    ids, log_z, scanned = query.draw(how)
-    return _Drawn(ids, True, scanned, EXACT, LogZ(log_z, query.scale))
-
-
-def _draw_by_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
-    """Draw by the best ids and log Z if they probably suffice, else by all logits."""
-    if not _filtered(how) and query.head.quick_best and _suits_best(query, how, MOST_OPEN):
+def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
+    """Draw by the best ids and log Z if these probably suffice, else by all logits."""
+    own = EXACT if query.head.name == EXACT.name else SKETCH
+    few = query.head.quick_best and not _filtered(how) and _suits_best(query, how, MOST_OPEN)
+    if own is SKETCH and few:
         best, _, log_z = _best_with_log_z(query, BEST)
         draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
-        found = draws.ids, True, draws.provenance.scanned
-        return _Drawn(*found, SKETCH, narrowed(log_z, query))
+        return _Drawn(draws.ids, True, draws.provenance.scanned, own, narrowed(log_z, query))
     ids, fields, scanned = query.draw(how)
-    return _Drawn(ids, True, scanned, SKETCH, LogZ(fields, query.scale))
+    return _Drawn(ids, True, scanned, own, LogZ(fields, query.scale))
 
 
-def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> _Drawn:
+def _draw_lazily(query: Query, how: Sampling) -> _Drawn:
     """Draw as exactly as the head's TRUSTED best ids: ids that it does not scan count as worse."""
     hidden, index = query.hidden, query.index
     rows, k = len(hidden), min(TRUSTED, index.vocab_size)
@@ -368,8 +364,10 @@ def _draw_lazily(query: Query, how: Sampling, normalizer: Normalizer | None) -> 
     return _Drawn(ids, False, scanned, SAMPLED)
 
 
-Draw = Callable[[Query, Sampling, Normalizer | None], _Drawn]
-DRAWS: dict[str, Draw] = {"exact": _draw_exactly, "sketch": _draw_by_best}
+DRAWS: dict[str, Callable[[Query, Sampling], _Drawn]] = {
+    "exact": _draw_by_noise,
+    "sketch": _draw_by_noise,
+}
 
 
 class Shortlist(NamedTuple):
