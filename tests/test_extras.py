@@ -28,6 +28,7 @@ EXTRAS = {
     "core/logitsieve/heads/graph.py": "server faiss",
     "core/logitsieve/gpu": "gpu",
     "core/logitsieve/llamacpp": "llamacpp",
+    "core/logitsieve/llamacpp/ik.py": "ik",
     "index_builder": "builder",
     "index_builder/logitsieve/index_builder/capture/pytorch.py": "training",
     "index_builder/logitsieve/index_builder/capture/huggingface.py": "builder huggingface",

@@ -116,7 +116,7 @@ def speeds(
     drawing = sampling(1, 1, DRAWN[draw]) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
-    with LlamaContext(gguf, threads=threads, positions=POSITIONS, host=host) as context:
+    with LlamaContext(gguf, threads=threads, positions=POSITIONS, engine=host) as context:
         racing = contenders(context, decoder, drawing)
         for number, (tokens, first) in enumerate(texts):
             for name, head in racing.items():

@@ -158,12 +158,15 @@ def weights(
         }
         made |= {f"blk.{layer}.{name}.weight": drawn(*shape) for name, shape in shapes.items()}
         norms = ["attn_norm", "ffn_norm"]
-        if architecture in ("gemma2", "gemma4"):
+        if architecture.startswith("gemma"):
             norms += ["post_attention_norm", "post_ffw_norm"]
         made |= {f"blk.{layer}.{name}.weight": np.ones(dim) for name in norms}
-        if architecture == "gemma4":
+        if architecture in ("gemma3", "gemma4", "qwen3"):
             heads = ("attn_q_norm", "attn_k_norm")
             made |= {f"blk.{layer}.{name}.weight": np.ones(dim // HEADS) for name in heads}
+        if architecture == "qwen2":
+            biased = ("attn_q", "attn_k", "attn_v")
+            made |= {f"blk.{layer}.{name}.bias": drawn(dim) for name in biased}
     if not tied:
         made["output.weight"] = 4 * drawn(vocab, dim)
     if bias:

@@ -118,9 +118,9 @@ class Backwards:
 def test_rows_that_come_in_another_order_are_seen(make_gguf: Make, separate: bool) -> None:
     host = copy(xllamacpp())
     host.functions = Backwards(host.functions)
-    LlamaContext(make_gguf(), host=host).close()
+    LlamaContext(make_gguf(), engine=host).close()
     with pytest.raises(InvalidRequest, match=r"away from W h \+ b"):
-        LlamaContext(make_gguf(), sequences=3, separate=separate, host=host)
+        LlamaContext(make_gguf(), sequences=3, separate=separate, engine=host)
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])
@@ -129,7 +129,9 @@ def test_what_is_representable_stays_so_and_is_near(kind: str) -> None:
     hidden[1, :256] = 0
     once = representable(hidden, kind)
     np.testing.assert_allclose(representable(once, kind), once, rtol=1e-6)
-    assert np.abs(once - hidden).max() <= np.abs(hidden).max() / 200
+    far = np.abs(once - hidden) > np.abs(hidden).max() / 200
+    assert far.any() == (kind == "Q6_K")
+    assert far.reshape(-1, 32).sum(1).max() <= 1  # the largest, the code 127
     assert not once[1, :256].any()
 
 

@@ -45,7 +45,7 @@ def cached_index(model: GgufModel) -> Path:
 
 
 def index_of_cache(
-    model: GgufModel, threads: int
+    model: GgufModel, threads: int, engine: str = "auto"
 ) -> tuple[LocalDecoder | None, BackgroundIndex | None]:
     """Open the index in the cache, or begin to make one; print which."""
     path = cached_index(model)
@@ -63,7 +63,9 @@ def index_of_cache(
             print(f"No --index is given: that in {path} answers.", file=sys.stderr)
             return decoder, None
     try:
-        making = BackgroundIndex(model.path, path, lambda index: warm_decoder(index, threads, None))
+        making = BackgroundIndex(
+            model.path, path, lambda index: warm_decoder(index, threads, None), engine
+        )
     except (MissingExtra, OSError) as error:
         print(f"No index can be made: {error}. {DENSE_ANSWERS}", file=sys.stderr)
         return None, None
@@ -88,7 +90,9 @@ class BackgroundIndex:
     the cache then has a complete index or no index.
     """
 
-    def __init__(self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder]) -> None:
+    def __init__(
+        self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder], engine: str = "auto"
+    ) -> None:
         """Start the process; MissingExtra, or OSError for a read-only cache."""
         require("builder", "numba", "faiss", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
@@ -103,7 +107,7 @@ class BackgroundIndex:
         self._log = Path(self._folder.name, "log")
         with self._log.open("wb") as log:
             self._process = Popen(
-                [*BUILD, "--weight", str(gguf), "--out", str(self._made)],
+                [*BUILD, "--engine", engine, "--weight", str(gguf), "--out", str(self._made)],
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=log,

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logitsieve.api.errors import MissingExtra, naming
-from logitsieve.cli.options import CORES, RAY, AsJson, executor_at, flag, numbers, read_words
+from logitsieve.cli.options import (
+    CORES,
+    ENGINE,
+    RAY,
+    AsJson,
+    EngineName,
+    executor_at,
+    flag,
+    numbers,
+    read_words,
+)
 from logitsieve.cli.output import bars, print_files, print_json, shown
 from logitsieve.cli.points import auto_of, print_points, without_contexts
 from logitsieve.evaluation.operating_points import BEYOND
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
     from logitsieve.utils.options import Progress
 
 ALL_CORES = BuildConfig(threads=CORES)
-PRIMER = "No --contexts are given: the model reads the primer first, by llama.cpp."
+PRIMER = "No --contexts are given: the model reads the primer first, by its engine."
 LEFT_SHARE = 0.5  # of rows left to the fallback: too many
 
 
@@ -59,6 +69,7 @@ class BuildOptions:
         "Search for the cheapest screen with at least these P@1, P@5 (or p10).",
         metavar="p1=P,p5=P",
     )
+    engine: EngineName = flag("auto", ENGINE)
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     best_effort: bool = flag(
         False, "Write the nearest screen if none reaches the target.", "--best-effort"
@@ -121,7 +132,7 @@ def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float
     new_path(options.out)  # refused before the model is run
     print(PRIMER, file=sys.stderr)
     with naming("weight"):
-        return gguf_primer(options.weight, threads, progress)
+        return gguf_primer(options.weight, threads, progress, options.engine)
 
 
 def _bytes(index: Index) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import RAY, AsJson, executor_at, flag, idle_cores
+from logitsieve.cli.options import ENGINE, RAY, AsJson, EngineName, executor_at, flag, idle_cores
 from logitsieve.cli.output import bars, print_json
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.utils.environment import require
@@ -64,6 +64,7 @@ class CaptureOptions:
         min=1,
         max=1024,
     )
+    engine: EngineName = flag("auto", ENGINE)
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     output_layer: str | None = flag(
         None, "Name of the nn.Linear that makes the logits; found if absent."
@@ -106,6 +107,7 @@ class CaptureOptions:
 
         threads = self.threads or (idle_cores() if self.ray is None else 1)
         read: dict[str, Any] = {"window": self.window, "threads": threads, "chat": self.chat}
+        read["engine"] = self.engine
         return capture_gguf(gguf, self.text, self.out, **read, **more)
 
     def _source(self) -> tuple[nn.Module, Iterable[Any], Callable[[], nn.Module]]:

@@ -13,7 +13,15 @@ import numpy as np
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, idle_cores, llama_threads
+from logitsieve.cli.options import (
+    ENGINE,
+    AsJson,
+    EngineName,
+    flag,
+    idle_cores,
+    llama_threads,
+    say_engine,
+)
 from logitsieve.cli.output import bars, print_json, print_table
 from logitsieve.evaluation.precision import block_means
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
@@ -39,6 +47,7 @@ class CompareOptions:
         max=LONGEST_WINDOW,
     )
     threads: int | None = llama_threads("llama.cpp")
+    engine: EngineName = flag("auto", ENGINE)
     csv: Path | None = flag(None, "A file to write with one line for each position.")
 
     def check(self) -> None:
@@ -80,12 +89,14 @@ def command(first: First, second: Second, options: CompareOptions, as_json: AsJs
 
 def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
     from logitsieve.index_builder.capture.text_chunks import CountedText, token_windows
-    from logitsieve.llamacpp import LlamaContext
+    from logitsieve.llamacpp import open_context
     from logitsieve.llamacpp.divergence import compare
 
     threads = options.threads or idle_cores()
-    opened = partial(LlamaContext, positions=options.window, threads=threads)
+    size = {"positions": options.window, "threads": threads}
+    opened = partial(open_context, engine=options.engine, **size)
     with bars("compare") as progress, opened(first) as one, opened(second) as other:
+        say_engine(one, options.engine)
         window = min(options.window, one.trained_positions, other.trained_positions)
         counted = CountedText(options.text, partial(one.tokenize, begin=False, special=False))
 

@@ -13,7 +13,17 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target, asked_max_error
-from logitsieve.cli.options import AsJson, flag, idle_cores, index_folder, llama_threads, numbers
+from logitsieve.cli.options import (
+    ENGINE,
+    AsJson,
+    EngineName,
+    flag,
+    idle_cores,
+    index_folder,
+    llama_threads,
+    numbers,
+    say_engine,
+)
 from logitsieve.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -102,6 +112,7 @@ class GenerateOptions:
         "--lookup",
     )
     threads: int | None = llama_threads()
+    engine: EngineName = flag("auto", ENGINE)
 
     def prompts(self) -> tuple[str, ...]:
         if bool(self.prompt) == (self.file is not None):
@@ -142,8 +153,8 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
-    from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
-    from logitsieve.llamacpp import chat_prompt
+    from logitsieve.client.llamacpp import PromptLookup, attach
+    from logitsieve.llamacpp import chat_prompt, open_context
 
     settings, given = options.settings(), options.prompts()
     if options.logprobs and not as_json:
@@ -153,7 +164,8 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
     gguf = model_for(options.gguf, options.index, options.head, options.max_error)
-    with LlamaContext(gguf, sequences=len(given), **size) as context:
+    with open_context(gguf, options.engine, sequences=len(given), **size) as context:
+        say_engine(context, options.engine)
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)
@@ -164,7 +176,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             decoder = warm_decoder(options.index, threads)
             head = head_of(decoder, head)
         else:
-            decoder, making = index_of_cache(context.gguf, threads)
+            decoder, making = index_of_cache(context.gguf, threads, options.engine)
             head = DENSE if decoder is None else SKETCH
         target = target_of(head, options.max_error)
         with making or nullcontext(), attach(context, decoder, **target) as attached:

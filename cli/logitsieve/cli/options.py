@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+import sys
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +14,23 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.utils.environment import reason_of, require
 
+if TYPE_CHECKING:
+    from logitsieve.llamacpp import LlamaContext
+
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
+EngineName = Literal["llamacpp", "ik", "auto"]
+ENGINE = (
+    "What runs a GGUF model: llamacpp, ik (ik_llama.cpp), or auto, which is ik where it is installed"
+    " and runs the file."
+)
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 
 
@@ -182,6 +191,12 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 def llama_threads(users: str = "llama.cpp and the index") -> Any:
     text = f"CPU threads of {users}; by default one for each idle core."
     return flag(None, text, "--threads", "-t", min=1, max=1024)
+
+
+def say_engine(context: "LlamaContext", asked: str) -> None:
+    """Print which engine `auto` took, unless it is llama.cpp."""
+    if asked == "auto" and context.host.engine == "ik":
+        print(f"{context.host.name} runs the model.", file=sys.stderr)
 
 
 def idle_cores() -> int:

@@ -20,7 +20,15 @@ from logitsieve.cli.generate import (
     model_for,
     target_of,
 )
-from logitsieve.cli.options import flag, idle_cores, index_folder, llama_threads
+from logitsieve.cli.options import (
+    ENGINE,
+    EngineName,
+    flag,
+    idle_cores,
+    index_folder,
+    llama_threads,
+    say_engine,
+)
 from logitsieve.completions import CompletionsConfig
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ class HeadOptions:
     )
     max_error: float | None = flag(None, MAX_ERROR)
     threads: int | None = llama_threads()
+    engine: EngineName = flag("auto", ENGINE)
 
 
 def command(
@@ -61,16 +70,23 @@ def command(
 
 def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "Line") -> None:
     from logitsieve.cli.background import index_of_cache, warm_decoder
-    from logitsieve.client.llamacpp import LlamaContext, attach
+    from logitsieve.client.llamacpp import attach
     from logitsieve.client.llamacpp_generation import GenerationCost
     from logitsieve.completions.worker import answer
+    from logitsieve.llamacpp import open_context
 
     threads = options.threads or idle_cores()
     model = model_for(gguf, options.index, options.head, options.max_error)
     positions = None if config.ctx is None else config.ctx * config.sequences
-    with LlamaContext(
-        model, sequences=config.sequences, positions=positions, threads=threads, separate=True
+    with open_context(
+        model,
+        options.engine,
+        sequences=config.sequences,
+        positions=positions,
+        threads=threads,
+        separate=True,
     ) as context:
+        say_engine(context, options.engine)
         decoder, making, head = None, None, options.head
         if head != DENSE and model.softcap is not None:
             if options.index is not None:
@@ -81,7 +97,7 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
             decoder = warm_decoder(options.index, threads)
             head = head_of(decoder, head)
         elif head != DENSE:
-            decoder, making = index_of_cache(model, threads)
+            decoder, making = index_of_cache(model, threads, options.engine)
             head = DENSE if decoder is None else SKETCH
         target = target_of(head, options.max_error)
         with making or nullcontext(), attach(context, decoder, **target) as attached:

@@ -106,12 +106,13 @@ class Generation:
             began = perf_counter()
             texts = self._choose(rows, running)
             self.counts.seconds += perf_counter() - began
-            left = [each for each in running if not each.over]
-            full = len(left) > self.context.free or step + 1 == self._options.max_tokens
+            left = [each.number for each in running if not each.over]
+            goes_on = step + 1 < self._options.max_tokens
+            fitting = self.context.fitting(left) if goes_on else []
             for each, text in zip(running, texts, strict=True):
-                yield self._shown(each, text, last=full or each.over)
-            running = left
-            if full or not running:
+                yield self._shown(each, text, last=each.number not in fitting)
+            running = [each for each in running if each.number in fitting]
+            if not running:
                 return
             self._take_head()
             began = perf_counter()

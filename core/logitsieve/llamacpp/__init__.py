@@ -1,4 +1,4 @@
-"""llama.cpp as a host: GGUF files, and contexts that leave their output layer to a decoder."""
+"""llama.cpp and ik_llama.cpp as hosts: GGUF files, and contexts without their output layer."""
 
 from logitsieve.utils.environment import require
 
@@ -6,6 +6,11 @@ require("llamacpp", "numba")
 
 from logitsieve.llamacpp.chat import chat_prompt, render_chat  # noqa: E402  after `require`
 from logitsieve.llamacpp.context import LlamaContext  # noqa: E402
+from logitsieve.llamacpp.hosts import ENGINES  # noqa: E402
 from logitsieve.llamacpp.model_file import GgufModel, OutputMatrix  # noqa: E402
+from logitsieve.llamacpp.opening import open_context  # noqa: E402
 
-__all__ = ["GgufModel", "LlamaContext", "OutputMatrix", "chat_prompt", "render_chat"]
+__all__ = [
+    "ENGINES", "GgufModel", "LlamaContext", "OutputMatrix", "chat_prompt", "open_context",
+    "render_chat",
+]  # fmt: skip

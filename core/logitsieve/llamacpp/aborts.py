@@ -1,20 +1,29 @@
 """Calls of llama.cpp in which a failed assertion raises, and does not end the process.
 
-ggml calls a function of ours with the message, and abort() after it. Ours never returns: the call
-has a thread of its own, which then waits for ever with what it allocated. So it must compute on one
-thread: others would wait for that one, and spin.
+ggml calls a function of ours with the message, and abort() after it; without such a function,
+abort() raises SIGABRT in its thread. Ours never returns: the call has a thread of its own, which
+then waits for ever with what it allocated. So it must compute on one thread: others would wait for
+that one, and spin.
 """
 
 import ctypes
+import os
+import re
+import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+ACTION_BYTES = 256  # more than a `struct sigaction`
+FAILED = re.compile(r"[^/\n]*:\d+: .*|what\(\): .*")  # as ggml and C++ say it
 _ONE = threading.Lock()  # the function is the process's
 _WAITING: list[Any] = []  # functions that threads wait in
 
@@ -62,3 +71,63 @@ def without_abort(functions: Any, work: Callable[[], T]) -> T:
             wait([made])
             functions.ggml_set_abort_callback(before)
     return made.result()
+
+
+def without_sigabrt(work: Callable[[], T]) -> T:
+    """Return `work()`; Aborted where its thread would end the process by abort()."""
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(ACTION_BYTES)
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+
+    def stop(number: int) -> None:
+        if threading.get_ident() != thread.ident:  # of another call
+            libc.sigaction(signal.SIGABRT, before, None)
+            getattr(libc, "raise")(number)  # once this returns
+            return
+        _WAITING.append(handler)
+        made.set_exception(Aborted())
+        threading.Event().wait()
+
+    handler = _HANDLER(stop)
+    thread, made = in_thread(work, "logitsieve-ik")
+    with _ONE, _printed() as said:
+        libc.sigaction(signal.SIGABRT, None, before)
+        libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+        try:
+            thread.start()
+            wait([made])
+        finally:  # an interrupted call goes on
+            wait([made])
+            libc.sigaction(signal.SIGABRT, before, None)
+        if isinstance(made.exception(), Aborted):
+            found = FAILED.search(said())
+            raise Aborted(found[0] if found else "without a message")
+    return made.result()
+
+
+@contextmanager
+def _printed() -> Iterator[Callable[[], str]]:
+    """Keep what the process prints until the end; yield a function that takes it instead.
+
+    ggml says there why it aborts, and a debugger that it starts prints all threads.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        files = {1: out, 2: err}
+        kept = {number: os.dup(number) for number in files}
+
+        def taken() -> str:
+            err.seek(0)
+            text = err.read().decode(errors="replace")
+            for file in files.values():
+                file.truncate(0)
+            return text
+
+        for number, file in files.items():
+            os.dup2(file.fileno(), number)
+        try:
+            yield taken
+        finally:
+            for number, file in files.items():
+                os.dup2(kept[number], number)
+                os.close(kept[number])
+                file.seek(0)
+                os.write(number, file.read())

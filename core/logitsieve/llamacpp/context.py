@@ -19,6 +19,7 @@ from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp.hook import COPY, OFF, OTHER, REPLACE, STOP, HiddenHook
 from logitsieve.llamacpp.host import ContextOptions, Host
+from logitsieve.llamacpp.hosts import LLAMACPP
 from logitsieve.llamacpp.model import WITHOUT_RESULT_NORM, LlamaModel
 from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.llamacpp.probe import OtherLogits, compare_logits
@@ -40,8 +41,8 @@ class LlamaContext(LlamaModel):
     thread by flash attention, which lets `look_ahead` read several tokens at once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
-    before the output layer, times the architecture's scale of logits. `host` replaces the
-    installed wheel's build (`XLlamaCpp`).
+    before the output layer, times the architecture's scale of logits. `engine` is one of
+    ENGINES, or a build that is open (`XLlamaCpp`).
 
     InvalidRequest names the fault of the file, the wheel, the model or the argument.
     """
@@ -54,14 +55,15 @@ class LlamaContext(LlamaModel):
         positions: int | None = None,
         threads: int = 1,
         separate: bool = False,
-        host: Host | None = None,
+        engine: str | Host = LLAMACPP,
     ) -> None:
         self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
         self.separate = separate
         self.headless = False
-        super().__init__(gguf, host)
+        super().__init__(gguf, engine)
         api, model = self._api, self._model
         self._rolling = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        self.separate = separate or (self.host.apart and sequences > 1)
         if self._rolling and sequences > 1:
             raise InvalidRequest("sequences", sequences, "1 with a recurrent model")
         self._hook = HiddenHook(self.host.tensor, BATCH, self.gguf.dim)
@@ -69,12 +71,12 @@ class LlamaContext(LlamaModel):
         if wanted is None:
             trained = self.trained_positions
             wanted = min(POSITIONS, trained * sequences)
-            if separate:
+            if self.separate:
                 wanted = min(POSITIONS, trained) * sequences
         wanted = whole("positions", wanted, 1, MOST_POSITIONS)
         self.threads = whole("threads", threads, 1, MOST_THREADS)
-        self._context = self._make(wanted)
-        self.positions = int(self._api.llama_n_ctx(self._context))
+        self._contexts = self._make(wanted)
+        self.positions = sum(map(self._api.llama_n_ctx, self._contexts))
         self._batch = self.host.batch(BATCH)
         self._closing(self._api.llama_batch_free, self._batch)
         self._lengths = [0] * self.sequences
@@ -103,6 +105,12 @@ class LlamaContext(LlamaModel):
             return self.free
         return self.positions // self.sequences - self._lengths[self._sequence(sequence)]
 
+    def fitting(self, sequences: Sequence[int]) -> list[int]:
+        """Return those that a step can append to: all or none of a shared cache."""
+        if self.separate:
+            return [sequence for sequence in sequences if self.room(sequence)]
+        return [*sequences] if len(sequences) <= self.free else []
+
     def use_threads(self, count: int) -> None:
         """Use `count` threads from the next decode on; 1 or several as before if `separate`."""
         count = whole("threads", count, 1, MOST_THREADS)
@@ -113,12 +121,13 @@ class LlamaContext(LlamaModel):
 
     def _set_threads(self, count: int) -> None:
         with self.host.messages():
-            self._api.llama_set_n_threads(self._context, count, count)
+            for context in self._contexts:
+                self._api.llama_set_n_threads(context, count, count)
 
     def forget(self, sequence: int | None = None) -> None:
         each = range(self.sequences) if sequence is None else [sequence]
         for one in each:
-            self._running.remove(self._context, self._sequence(one))
+            self._running.remove(*self._place(self._sequence(one)))
             self._lengths[one] = self._drafted[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
@@ -151,7 +160,7 @@ class LlamaContext(LlamaModel):
             allowed = f"1 to {self.free}, the space in the cache"
             raise InvalidRequest("tokens", f"{len(tokens)} tokens", allowed)
         order = sorted(tokens)
-        runs = _neighbours(order) if self.separate else [order]
+        runs = self._runs(order)
         rows = [
             self._decode([(one, tokens[one]) for one in run], [True] * len(run)) for run in runs
         ]
@@ -208,7 +217,7 @@ class LlamaContext(LlamaModel):
 
     def _drop_drafts(self, sequence: int) -> None:
         if self._drafted[sequence]:
-            if not self._running.remove(self._context, sequence, self._lengths[sequence]):
+            if not self._running.remove(*self._place(sequence), self._lengths[sequence]):
                 raise LogitsieveError("llama.cpp: the end of a sequence cannot be removed")
             self._drafted[sequence] = 0
 
@@ -217,39 +226,41 @@ class LlamaContext(LlamaModel):
         sequences = {sequence for sequence, _ in tokens}
         for sequence in sequences:
             self._drop_drafts(sequence)
-        self._fill(tokens, marks)
+        context = self._fill(tokens, marks)
         self._hook.begin(STOP if self.headless else OFF)
-        self._run(api)
+        self._run(api, context)
         for sequence, _ in tokens:
             self._lengths[sequence] += 1
         if not self.headless:
-            return self._logits([place for place, marked in enumerate(marks) if marked])
+            return self._logits(context, [place for place, marked in enumerate(marks) if marked])
         hidden = self._hook.rows()
         self._refuse_fault(len(hidden), sum(marks))
         if len(sequences) > 1 and self._hook.graphs > 1:
             raise LogitsieveError("llama.cpp: a step of several sequences was not computed at once")
         return hidden if self.gguf.scale == 1 else hidden * np.float32(self.gguf.scale)
 
-    def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> None:
+    def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> int:
+        """Fill the batch; return the context that these sequences share."""
         batch, ahead = self._batch, dict.fromkeys(range(self.sequences), 0)
         batch.n_tokens = len(tokens)
         for place, ((sequence, token), marked) in enumerate(zip(tokens, marks, strict=True)):
             batch.token[place] = token
             batch.pos[place] = self._lengths[sequence] + ahead[sequence]
             batch.n_seq_id[place] = 1
-            batch.seq_id[place][0] = sequence
+            context, batch.seq_id[place][0] = self._place(sequence)
             batch.logits[place] = marked
             ahead[sequence] += 1
+        return context
 
-    def _run(self, api: Any) -> None:
-        if status := api.llama_decode(self._context, self._batch):
-            raise LogitsieveError(f"llama.cpp: llama_decode returned {status}")
+    def _run(self, api: Any, context: int) -> None:
+        if status := api.llama_decode(context, self._batch):
+            raise LogitsieveError(f"{self.host.name}: llama_decode returned {status}")
 
-    def _logits(self, places: Sequence[int]) -> Float32:
+    def _logits(self, context: int, places: Sequence[int]) -> Float32:
         shape = ctypes.c_float * self.gguf.vocab_size
         rows = np.empty((len(places), self.gguf.vocab_size), np.float32)
         for row, place in zip(rows, places, strict=True):
-            if not (address := self._api.llama_get_logits_ith(self._context, place)):
+            if not (address := self._api.llama_get_logits_ith(context, place)):
                 raise self._refused(f"{self.gguf.architecture} without logits", WITHOUT_RESULT_NORM)
             row[:] = np.ctypeslib.as_array(shape.from_address(address))
         return rows
@@ -268,17 +279,32 @@ class LlamaContext(LlamaModel):
     def _sequence(self, sequence: int) -> int:
         return whole("sequence", sequence, 0, self.sequences - 1)
 
-    def _make(self, positions: int) -> Any:
+    def _place(self, sequence: int) -> tuple[int, int]:
+        """Return the context of a sequence, and its number there."""
+        return (self._contexts[sequence], 0) if self.host.apart else (self._contexts[0], sequence)
+
+    def _runs(self, ascending: list[int]) -> list[list[int]]:
+        """Cut sequences into those of one batch, which is computed at once."""
+        if self.host.apart:
+            return [[one] for one in ascending]
+        return _neighbours(ascending) if self.separate else [ascending]
+
+    def _make(self, positions: int) -> list[int]:
         cached = CACHED * self.sequences if self.separate else CACHED
+        contexts = self.sequences if self.host.apart else 1
         options = ContextOptions(
-            positions=-(-positions // cached) * cached,
+            positions=-(-positions // cached) * cached // contexts,
             batch=BATCH,
-            sequences=self.sequences,
+            graph=self.host.most_at_once(self.gguf, BATCH),
+            sequences=self.sequences // contexts,
             threads=self.threads,
             separate=self.separate,
             hook=self._hook.address,
             state=self._hook.argument,
         )
+        return [self._made(options) for _ in range(contexts)]
+
+    def _made(self, options: ContextOptions) -> int:
         with self.host.messages() as lines:
             context = self._guarded(lambda: self.host.open(self._model, options))
         if not context:
@@ -325,12 +351,16 @@ class LlamaContext(LlamaModel):
     ) -> tuple[Float32, Float32]:
         """Return rows of hidden and the logits of all tokens, or of the rows `given` for them."""
         self.forget()
-        self._fill(tokens, [True] * len(tokens))
-        self._hook.begin(COPY if given is None else REPLACE, given)
-        self._run(self._api)
-        hidden = self._hook.rows()
-        self._refuse_fault(len(hidden), len(tokens))
-        return hidden, self._logits(range(len(tokens)))
+        hidden, logits = [], []
+        for run in self._runs(sorted({sequence for sequence, _ in tokens})):
+            part = [one for one in tokens if one[0] in run]
+            context = self._fill(part, [True] * len(part))
+            self._hook.begin(COPY if given is None else REPLACE, given)
+            self._run(self._api, context)
+            hidden.append(self._hook.rows())
+            self._refuse_fault(len(hidden[-1]), len(part))
+            logits.append(self._logits(context, range(len(part))))
+        return np.concatenate(hidden), np.concatenate(logits)
 
 
 def _neighbours(ascending: Sequence[int]) -> list[list[int]]:

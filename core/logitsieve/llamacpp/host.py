@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.llamacpp.model_file import GgufModel
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ ARENA_BYTES, ARENA_ALIGNED = 1 << 16, 64
 class ContextOptions(NamedTuple):
     positions: int  # of all sequences
     batch: int  # tokens of one decode at most
+    graph: int  # tokens of it that are computed at once
     sequences: int
     threads: int
     separate: bool  # each sequence has an equal part of the positions
@@ -93,6 +95,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
 class Host(ABC):
     """An engine whose library is open. `functions` has SIGNATURES under llama.cpp's names."""
 
+    engine = "llamacpp"  # its name
+    apart = False  # a context has one sequence
     functions: Any
     tensor: TensorLayout
 
@@ -102,6 +106,14 @@ class Host(ABC):
     @property
     def system_info(self) -> str:
         return str(self.functions.llama_print_system_info().decode()).strip(" |")
+
+    def refusal(self, gguf: GgufModel) -> str:
+        """Return what of a file the engine does not know; "" where it may try."""
+        return ""
+
+    def most_at_once(self, gguf: GgufModel, batch: int) -> int:
+        """Return how many tokens of a batch it computes rightly at once."""
+        return batch
 
     @abstractmethod
     def load(self, path: Path) -> int | None:

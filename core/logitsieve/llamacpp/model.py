@@ -12,9 +12,9 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.aborts import Aborted
 from logitsieve.llamacpp.chat import ChatPrompt, any_of
 from logitsieve.llamacpp.host import Host
+from logitsieve.llamacpp.hosts import LLAMACPP, host_of
 from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.llamacpp.tokenizer import MOST_TEXT, Tokenizer
-from logitsieve.llamacpp.xllamacpp import xllamacpp
 
 SPECIAL = 1 | 8  # llama_token_attr: unknown, control
 
@@ -24,9 +24,9 @@ WITHOUT_RESULT_NORM = (
 
 
 class LlamaModel:
-    def __init__(self, gguf: GgufModel | Path | str, host: Host | None = None) -> None:
+    def __init__(self, gguf: GgufModel | Path | str, engine: str | Host = LLAMACPP) -> None:
         self.gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
-        self.host: Host = host or xllamacpp()
+        self.host: Host = host_of(engine)
         self._open = True
         self._closers: list[weakref.finalize[Any, Any]] = []
         self._model = self._load()
@@ -115,6 +115,8 @@ class LlamaModel:
         return bool(self._api.llama_vocab_is_eog(self._vocabulary, token))
 
     def _load(self) -> Any:
+        if reason := self.host.refusal(self.gguf):
+            raise self._refused(reason, f"a model that {self.host.name} is known to run")
         with self.host.messages() as lines:
             model = self._guarded(lambda: self.host.load(self.gguf.path))
         if not model:

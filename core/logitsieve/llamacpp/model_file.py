@@ -101,6 +101,16 @@ class GgufModel:
         return tokens.read() if isinstance(tokens, Strings) else None
 
     @property
+    def layers(self) -> int:
+        return int(self._number("block_count", 0))
+
+    @cached_property
+    def tensor_types(self) -> set[tuple[str, int]]:
+        """Types of tensors by ggml's names, with the numbers of a row."""
+        spans = self._header.tensors.items()
+        return {(self._type_of(name, span)[0], span.shape[-1]) for name, span in spans}
+
+    @property
     def chat_template(self) -> str | None:
         template = self._header.metadata.get("tokenizer.chat_template")
         return template if isinstance(template, str) else None

@@ -25,6 +25,7 @@ ROUNDING = 2.0**-16  # of the sum of |w h|: float32 sums in any order
 COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
 BENT = 0.9  # of a cap: beyond it a logit does not tell what was bent
 CHANGED = 2.0**-6  # of a row of hidden: more than other kernels change
+MANY, ALIKE = 32, 0.25  # tokens at once, which other kernels multiply; of a row's length
 
 Decode = Callable[[Sequence[tuple[int, int]], Float32 | None], tuple[Float32, Float32]]
 
@@ -50,6 +51,8 @@ def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) 
     other_ND, given_NV = decode([(0, token) for token in changed], given_ND)
     given_NV = given_NV[: len(given_ND)]
     _refuse_other_past(hidden_ND[:-1], other_ND[:-1])
+    more = (tokens * MANY)[:MANY]
+    _refuse_other_batch(hidden_ND, decode([(0, token) for token in more], None)[0][: len(tokens)])
     layer.compare_rows(given_NV, given_ND, np.zeros_like(given_ND))
     apart_ND, apart_NV = decode(list(enumerate(tokens[:sequences])), None)
     for rows_ND, rows_NV in ((hidden_ND, logits_NV), (apart_ND, apart_NV)):
@@ -61,17 +64,25 @@ def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) 
 
 
 def representable(hidden: Float32, kind: str) -> Float32:
-    """Round h to numbers that stay as they are beside rows of a type: ggml's `vec_dot_type`."""
+    """Round h to numbers that stay as they are beside rows of a type: ggml's `vec_dot_type`.
+
+    An engine divides h into blocks of 256 or of 32, with the largest of each as the code 127, and
+    keeps their scale in float32, float16 or bfloat16. So all of 256 get one scale of bfloat16, and
+    the largest of 32 becomes 127 of it.
+    """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     if kind in FLOATS:
         name = {"F16": "float16", "BF16": "bfloat16"}.get(kind, "float32")
         return widened(narrowed(np.ascontiguousarray(hidden), name))
-    wide = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0] == 256  # Q8_K, else Q8_0 or Q8_1
-    blocks = hidden.reshape(-1, 256 if wide else 32)
-    exact = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
-    codes = np.rint(np.divide(blocks, exact, out=np.zeros_like(blocks), where=exact > 0))
-    scale = exact if wide else exact.astype(np.float16).astype(np.float32)
+    wide = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
+    blocks = hidden.reshape(-1, wide // 32, 32)
+    exact = np.abs(blocks).max(axis=(1, 2), keepdims=True) / np.float32(127)
+    scale = widened(narrowed(exact, "bfloat16"))
+    codes = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
+    largest = np.abs(codes).argmax(axis=2)[..., None]
+    signs = np.sign(np.take_along_axis(codes, largest, 2))
+    np.put_along_axis(codes, largest, 127 * signs, 2)
     return np.asarray(codes * scale, np.float32).reshape(hidden.shape)
 
 
@@ -80,6 +91,13 @@ def _refuse_other_past(first_ND: Float32, second_ND: Float32) -> None:
     change = np.abs(first_ND - second_ND).max(axis=1)
     if not (change <= CHANGED * np.sqrt((first_ND**2).mean(axis=1))).all():
         raise OtherLogits("its attention is not causal: a token's logits depend on later ones")
+
+
+def _refuse_other_batch(few_ND: Float32, many_ND: Float32) -> None:
+    """OtherLogits if rows of the same tokens are others beside more tokens after them."""
+    gap = np.linalg.norm(many_ND - few_ND, axis=1)
+    if not (gap <= ALIKE * np.linalg.norm(few_ND, axis=1)).all():
+        raise OtherLogits(f"{MANY} tokens read at once give other hidden states than {len(few_ND)}")
 
 
 class _Layer:

@@ -159,7 +159,7 @@ class XLlamaCpp(Host):
 
     def open(self, model: int, options: ContextOptions) -> int | None:
         layout, parameters = self.context, self.functions.llama_context_default_params()
-        sizes = options.positions, options.batch, options.batch, options.sequences
+        sizes = options.positions, options.batch, options.graph, options.sequences
         for place, size in enumerate(sizes):
             parameters.set("<i", layout.sizes + 4 * place, size)
         for place in range(2):

@@ -28,7 +28,7 @@ from logitsieve.index_builder.capture.text_chunks import (
 )
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers
-from logitsieve.llamacpp import LlamaContext, chat_prompt
+from logitsieve.llamacpp import LlamaContext, chat_prompt, open_context
 from logitsieve.utils.options import Progress, ProgressOption, no_progress, to_progress
 
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
@@ -47,6 +47,7 @@ def capture_gguf(
     window: int = WINDOW,
     threads: int = 1,
     chat: bool = False,
+    engine: str = "llamacpp",
     config: CaptureConfig | None = None,
     progress: ProgressOption = "auto",
     executor: Executor | None = None,
@@ -56,7 +57,7 @@ def capture_gguf(
     The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
     first token. W h + b are the logits before a softcap. With `chat` each line is a user's message,
     and the contexts come from the model's greedy answer, at most `window` tokens with its prompt.
-    `text` None reads the primer, enough for `exact` and `sketch`.
+    `text` None reads the primer, enough for `exact` and `sketch`. `engine` is as in `open_context`.
 
     `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
     processes open `gguf`, each with `threads` threads. InvalidRequest names the argument.
@@ -72,7 +73,7 @@ def capture_gguf(
         window = LENGTH
     elif not text.is_file():
         raise InvalidRequest("text", text, TEXT)
-    with LlamaContext(gguf, positions=window, threads=threads) as context:
+    with open_context(gguf, engine, positions=window, threads=threads) as context:
         context.headless = True
         if window > context.trained_positions:
             logger.warning(SHORTER, window, context.trained_positions)
@@ -84,7 +85,9 @@ def capture_gguf(
                 blocks = [read_primer(context, progress)]
             else:
                 reader, workers = OneReader(context, Lock(), window), Workers(executor, folder)
-                blocks, progress = _read(text, reader, threads, chat, workers, progress)
+                path = str(model.path.absolute())
+                shared = Shared(reader, _open, (), (path, window, threads, context.host.engine))
+                blocks, progress = _read(text, shared, chat, workers, progress)
             return write_sample(
                 folder,
                 model.dim,
@@ -144,8 +147,10 @@ def read_stretches(
     return np.concatenate(rows)
 
 
-def gguf_primer(gguf: Path | str, threads: int, progress: Progress) -> Float32:
-    with LlamaContext(gguf, positions=LENGTH, threads=threads) as context:
+def gguf_primer(
+    gguf: Path | str, threads: int, progress: Progress, engine: str = "llamacpp"
+) -> Float32:
+    with open_context(gguf, engine, positions=LENGTH, threads=threads) as context:
         context.headless = True
         return read_primer(context, progress)
 
@@ -189,11 +194,9 @@ def read_answer(reader: OneReader, tokens: list[int]) -> Float32:
 
 
 def _read(
-    text: Path, reader: OneReader, threads: int, chat: bool, workers: Workers, progress: Progress
+    text: Path, shared: Shared[OneReader], chat: bool, workers: Workers, progress: Progress
 ) -> tuple[Iterator[Float32], Progress]:
-    context, _, window = reader
-    path = str(context.gguf.path.absolute())
-    shared = Shared(reader, _open, (), (path, window, threads))
+    context, _, window = shared.value
     if chat:
         prompts = message_prompts(text, context, window)
         return workers.map(read_answer, ((shared, tokens) for tokens in prompts)), progress
@@ -205,7 +208,7 @@ def _read(
     )
 
 
-def _open(gguf: str, window: int, threads: int) -> OneReader:
-    context = LlamaContext(gguf, positions=window, threads=threads)
+def _open(gguf: str, window: int, threads: int, engine: str) -> OneReader:
+    context = open_context(gguf, engine, positions=window, threads=threads)
     context.headless = True
     return OneReader(context, Lock(), window)
