@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,11 @@ def gguf_index(make_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPath
 def llama_wheel() -> None:
     """Skips where the wheel of llama.cpp is absent."""
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: pip install '.[llamacpp]'")
+
+
+@pytest.fixture(params=["llamacpp", "ik"])
+def engine(request: pytest.FixtureRequest, llama_wheel: None) -> str:
+    """Each engine by its name; skips where ik_llama.cpp is absent."""
+    if request.param == "ik" and find_spec("ik_llama_cpp") is None:
+        pytest.skip("ik_llama_cpp is not installed: pip install '.[ik]'")
+    return str(request.param)

@@ -38,6 +38,7 @@ def test_without_an_index_one_is_made(
     run: Run, make_gguf: Make, gguf_index: Path, build: Any, tmp_path: Path
 ) -> None:
     command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
+    command += ("--engine", "llamacpp")
     dense, dropped = run(*command, "--head", "dense"), run(*command)
     first, last, cost = dropped.stderr.splitlines()
     assert first == background.MAKING
@@ -60,7 +61,7 @@ def test_without_an_index_one_is_made(
 
 def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     bent = make_gguf(architecture="gemma2", tied=True)
-    command = ("generate", "-m", bent, "-p", PROMPT, "-n", 3)
+    command = ("generate", "-m", bent, "-p", PROMPT, "-n", 3, "--engine", "llamacpp")
     assert run(*command).stderr.startswith(background.MAKING)
     drawn = run(*command, "--sample", "temperature=1")
     assert drawn.stderr.startswith("No index is made, as the model bends its logits")

@@ -59,6 +59,7 @@ def write_model(
     body: str = "F32",
     architecture: str = "llama",
     dim: int = 64,
+    layers: int = LAYERS,
     tied: bool = False,
     bias: bool = False,
     seed: int = 0,
@@ -95,7 +96,7 @@ def write_model(
     writer = GGUFWriter(path, architecture, split_max_tensors=split)
     writer.add_context_length(POSITIONS)
     writer.add_embedding_length(dim)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(FEED)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(HEADS)
@@ -127,7 +128,7 @@ def write_model(
             writer.add_chat_template(chat_template)
     else:
         writer.add_tokenizer_model("no_vocab")
-    for name, values in weights(rng, len(words), dim, architecture, tied, bias).items():
+    for name, values in weights(rng, len(words), dim, layers, architecture, tied, bias).items():
         if name in leave_out:
             continue
         outer = name == ("token_embd.weight" if tied else "output.weight")
@@ -143,14 +144,20 @@ def write_model(
 
 
 def weights(
-    rng: np.random.Generator, vocab: int, dim: int, architecture: str, tied: bool, bias: bool
+    rng: np.random.Generator,
+    vocab: int,
+    dim: int,
+    layers: int,
+    architecture: str,
+    tied: bool,
+    bias: bool,
 ) -> dict[str, np.ndarray]:
     def drawn(*shape: int) -> np.ndarray:
         values = rng.standard_normal(shape, np.float32)
         return values / np.float32(shape[-1] ** 0.5)
 
     made = {"token_embd.weight": 8 * drawn(vocab, dim), "output_norm.weight": np.ones(dim)}
-    for layer in range(LAYERS):
+    for layer in range(layers):
         shapes = {
             **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (dim, dim)),
             **dict.fromkeys(("ffn_gate", "ffn_up"), (FEED, dim)),

@@ -28,8 +28,10 @@ def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ROUNDING)
-def test_hidden_is_what_the_models_own_logits_are_made_of(make_gguf: Make, kind: str) -> None:
-    with LlamaContext(make_gguf(head=kind), sequences=2) as context:
+def test_hidden_is_what_the_models_own_logits_are_made_of(
+    make_gguf: Make, kind: str, engine: str
+) -> None:
+    with LlamaContext(make_gguf(head=kind), sequences=2, engine=engine) as context:
         tokens = context.tokenize(TEXT)
         logits = context.read(tokens, 0, every=True)
         context.headless = True
@@ -57,8 +59,8 @@ def test_scales_and_softcaps_are_those_of_the_file(make_gguf: Make, kind: str) -
         assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def test_sequences_in_one_step_are_as_one_by_one(make_gguf: Make) -> None:
-    with LlamaContext(make_gguf(), sequences=3) as context:
+def test_sequences_in_one_step_are_as_one_by_one(make_gguf: Make, engine: str) -> None:
+    with LlamaContext(make_gguf(), sequences=3, engine=engine) as context:
         context.headless = True
         prompts = [context.tokenize(text) for text in ("the time", "of man and", "go back")]
         for number, prompt in enumerate(prompts):
@@ -73,11 +75,13 @@ def test_sequences_in_one_step_are_as_one_by_one(make_gguf: Make) -> None:
 @pytest.mark.parametrize("headless", [True, False])
 @pytest.mark.parametrize("separate", [True, False])
 def test_rows_of_a_step_are_in_the_order_asked(
-    make_gguf: Make, separate: bool, headless: bool
+    make_gguf: Make, separate: bool, headless: bool, engine: str
 ) -> None:
     """llama.cpp computes sequences in another order, and those with a gap between them apart."""
     made = make_gguf(body="Q4_1", head="Q4_1")
-    with LlamaContext(made, sequences=5, positions=5 * 256, separate=separate) as context:
+    with LlamaContext(
+        made, sequences=5, positions=5 * 256, separate=separate, engine=engine
+    ) as context:
         context.headless = headless
         rng = np.random.default_rng(4)
 
@@ -98,8 +102,10 @@ def test_rows_of_a_step_are_in_the_order_asked(
         assert [context.length(number) for number in range(5)] == [2, 3, 4, 5, 6]
 
 
-def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(make_gguf: Make) -> None:
-    with LlamaContext(make_gguf(), sequences=2, positions=3 * POSITIONS) as context:
+def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(
+    make_gguf: Make, engine: str
+) -> None:
+    with LlamaContext(make_gguf(), sequences=2, positions=3 * POSITIONS, engine=engine) as context:
         tokens = (context.tokenize(TEXT) * 60)[: POSITIONS + 90]
         logits = context.read(tokens, 0)
         context.headless = True
@@ -173,8 +179,10 @@ def test_prompts_of_ids_alone_and_as_many_as_fit(make_gguf: Make) -> None:
 TOKENS = [300 + 7 * place % 90 for place in range(700)]
 
 
-def test_drafts_have_the_bits_of_single_steps_and_leave_no_trace(make_gguf: Make) -> None:
-    with LlamaContext(make_gguf(body="Q4_1", head="Q4_1"), positions=768) as context:
+def test_drafts_have_the_bits_of_single_steps_and_leave_no_trace(
+    make_gguf: Make, engine: str
+) -> None:
+    with LlamaContext(make_gguf(body="Q4_1", head="Q4_1"), positions=768, engine=engine) as context:
         for start in (1, 250, 505, 600):
             context.forget()
             context.read(TOKENS[:start])
@@ -199,9 +207,9 @@ def test_drafts_have_the_bits_of_single_steps_and_leave_no_trace(make_gguf: Make
         assert context.free == free - 1
 
 
-def test_drafts_that_would_change_bits_are_not_read(make_gguf: Make) -> None:
+def test_drafts_that_would_change_bits_are_not_read(make_gguf: Make, engine: str) -> None:
     """float32 matrices are multiplied by another kernel for two rows, and then by a third."""
-    with LlamaContext(make_gguf()) as context:
+    with LlamaContext(make_gguf(), engine=engine) as context:
         context.read(TOKENS[:20])
         single = context.step({0: 5})
         context.forget()

@@ -28,8 +28,8 @@ KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
 EngineName = Literal["llamacpp", "ik", "auto"]
 ENGINE = (
-    "What runs a GGUF model: llamacpp, ik (ik_llama.cpp), or auto, which is ik where it is installed"
-    " and runs the file."
+    "What runs a GGUF model: llamacpp, ik (ik_llama.cpp), or auto: ik where it is installed and"
+    " runs the file."
 )
 RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
 

@@ -37,8 +37,9 @@ class LlamaContext(LlamaModel):
     """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
 
     All `sequences` share a cache of `positions` tokens, rounded up to a multiple of 256. If
-    `separate`, each has an equal part, and other sequences change no bit of its outputs; on one
-    thread by flash attention, which lets `look_ahead` read several tokens at once.
+    `separate`, as always in ik_llama.cpp, each has an equal part, and other sequences change no bit
+    of its outputs; on one thread by flash attention, which lets `look_ahead` read several tokens at
+    once.
 
     A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
     before the output layer, times the architecture's scale of logits. `engine` is one of
@@ -112,9 +113,10 @@ class LlamaContext(LlamaModel):
         return [*sequences] if len(sequences) <= self.free else []
 
     def use_threads(self, count: int) -> None:
-        """Use `count` threads from the next decode on; 1 or several as before if `separate`."""
+        """Use `count` threads from the next decode on; 1 or several as before in a `separate`
+        context of llama.cpp."""
         count = whole("threads", count, 1, MOST_THREADS)
-        if self.separate and (count > 1) != (self.threads > 1):
+        if self.separate and not self.host.apart and (count > 1) != (self.threads > 1):
             raise InvalidRequest("threads", count, "1" if self.threads == 1 else "2 or more")
         self.threads = count
         self._set_threads(count)

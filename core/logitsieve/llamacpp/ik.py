@@ -182,7 +182,7 @@ def is_installed() -> bool:
 
 @cache
 def ik_llama_cpp() -> IkLlamaCpp:
-    if not is_installed() and sys.version_info >= BEYOND:
+    if not is_installed() and sys.version_info[:2] >= BEYOND:
         got = f"ik on Python {sys.version_info.major}.{sys.version_info.minor}"
         raise InvalidRequest("engine", got, f"{WHEEL} has wheels up to Python 3.13")
     require("ik", PACKAGE)
