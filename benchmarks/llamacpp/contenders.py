@@ -32,7 +32,7 @@ class Chain(DenseOutput):
     """llama.cpp's own chain of samplers over its own logits: temperature, top_p, min_p, a draw."""
 
     def __init__(self, context: LlamaContext, drawing: Sampling) -> None:
-        self._api, self._at = context._api, context._context
+        self._api, self._at = context._api, context._contexts[0]
         made = {
             "llama_sampler_chain_init": (ctypes.c_void_p, ctypes.c_bool),
             "llama_sampler_chain_add": (None, ctypes.c_void_p, ctypes.c_void_p),

@@ -37,8 +37,8 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path
 def test_without_an_index_one_is_made(
     run: Run, make_gguf: Make, gguf_index: Path, build: Any, tmp_path: Path
 ) -> None:
-    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
-    command += ("--engine", "llamacpp")
+    engine = ("--engine", "llamacpp")
+    command = ("generate", "-m", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6, *engine)
     dense, dropped = run(*command, "--head", "dense"), run(*command)
     first, last, cost = dropped.stderr.splitlines()
     assert first == background.MAKING

@@ -93,9 +93,12 @@ def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
     from logitsieve.llamacpp.divergence import compare
 
     threads = options.threads or idle_cores()
-    size = {"positions": options.window, "threads": threads}
-    opened = partial(open_context, engine=options.engine, **size)
-    with bars("compare") as progress, opened(first) as one, opened(second) as other:
+    size: dict[str, Any] = {"positions": options.window, "threads": threads}
+    with (
+        bars("compare") as progress,
+        open_context(second, options.engine, **size) as other,
+        open_context(first, other.host.engine, **size) as one,
+    ):
         say_engine(one, options.engine)
         window = min(options.window, one.trained_positions, other.trained_positions)
         counted = CountedText(options.text, partial(one.tokenize, begin=False, special=False))

@@ -77,7 +77,7 @@ class LlamaContext(LlamaModel):
         wanted = whole("positions", wanted, 1, MOST_POSITIONS)
         self.threads = whole("threads", threads, 1, MOST_THREADS)
         self._contexts = self._make(wanted)
-        self.positions = sum(map(self._api.llama_n_ctx, self._contexts))
+        self.positions: int = sum(map(self._api.llama_n_ctx, self._contexts))
         self._batch = self.host.batch(BATCH)
         self._closing(self._api.llama_batch_free, self._batch)
         self._lengths = [0] * self.sequences
@@ -308,7 +308,7 @@ class LlamaContext(LlamaModel):
 
     def _made(self, options: ContextOptions) -> int:
         with self.host.messages() as lines:
-            context = self._guarded(lambda: self.host.open(self._model, options))
+            context: int | None = self._guarded(lambda: self.host.open(self._model, options))
         if not context:
             raise self._refused("; ".join(lines), f"a model that {self.host.name} runs")
         self._closing(_free_context, self.host, context, self._hook)
