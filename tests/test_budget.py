@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 45_000,
-    "lines of core/": 18_620,
-    "lines of tests/": 46_250,
+    "lines of source": 45_250,
+    "lines of core/": 19_000,
+    "lines of tests/": 46_350,
     "lines of benchmarks/": 7_900,
 }
 LONGEST = 70  # lines of a function of the source
