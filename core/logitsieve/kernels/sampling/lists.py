@@ -27,7 +27,7 @@ from logitsieve.kernels.topk.scan import prefetch_beginnings
 
 CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
 AHEAD = 8  # rows to prefetch
-SURE = 3  # standard errors of an estimate
+SURE = 12  # standard errors of an estimate: more than any was off, as measured
 OPEN = -1
 
 
