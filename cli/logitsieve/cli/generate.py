@@ -294,7 +294,7 @@ class Handover:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: GenerationCost, texts: int) -> str:
-        """Return the speeds before and after the handover, of so many texts at once."""
+        """Return the speeds before and after the handover, with `texts` texts at once."""
         if self._before is None or self._before.tokens == counts.tokens:
             return self._cost(counts, texts)
         own = _dense(self._before, self._attached.context.gguf.vocab_size)

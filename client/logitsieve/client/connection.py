@@ -39,7 +39,7 @@ class Throttle:
 
     Refusing a call costs a server nearly as much as answering it. So a client limits its calls in
     flight, like TCP's window: the limit grows with answers, and shrinks when a call is refused or
-    waits long. There is none while no call does. Jacobson (1988), Congestion avoidance; RFC 3168.
+    waits long. Before that there is none. Jacobson (1988), Congestion avoidance; RFC 3168.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

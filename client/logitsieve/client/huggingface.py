@@ -139,7 +139,7 @@ class Attachment:
         shared = self.model.config.is_encoder_decoder and not hasattr(self.model, "_reorder_cache")
         if shared:
             self.model._reorder_cache = _reordered
-        self.head.whole = True  # for what is asked before the search, as Whisper's language
+        self.head.whole = True  # for questions before the search, such as Whisper's language
         try:
             made = self._generate(*args, **kwargs)
             if self.head.drawing:
@@ -224,7 +224,7 @@ def _pairs(config: GenerationConfig) -> int:
 
 
 def _reordered(cache: Any, beams: LongTensor) -> Any:
-    """Reorder a cache by `beams` [B], but for the keys and values that a text's beams share."""
+    """Reorder a cache by `beams` [B], except the keys and values that a text's beams share."""
     decoded = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
     decoded.reorder_cache(beams)
     return cache

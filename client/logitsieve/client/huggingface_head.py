@@ -169,7 +169,7 @@ class DecoderHead(nn.Module):
 
     @property
     def scored(self) -> bool:
-        """Whether the values of scores matter, besides their order."""
+        """True if the values of scores matter, and not only their order."""
         return self._scored and self._log_z is not None
 
     def filled(self, top: LastAnswer, *more: tuple[Tensor, Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ ROUNDING = 8  # in units of the type's last place
 
 
 def refuse_more_than_linear(layer: nn.Linear) -> None:
-    """InvalidRequest names what the layer computes beyond W h + b."""
+    """Raise InvalidRequest, naming the addition, if the layer computes more than W h + b."""
     if found := _more(layer):
         raise InvalidRequest("model", f"an output layer with {found}", PLAIN)
     weight, bias = layer.weight, layer.bias

@@ -133,7 +133,7 @@ def _refuse_variant(processor: Any, setting: str) -> None:
 
 
 class KnownLogits(LogitsProcessor):
-    """Runs `processors`, of which `editing` edit single ids, over the logits that they need."""
+    """Runs `processors` over the logits that they need; `editing` of them edit single ids."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class KnownLogits(LogitsProcessor):
         scores: Tensor,
         read: tuple[Tensor, Tensor] | None,
     ) -> Tensor | None:
-        """Edit `scores`, if the best ids of `last` and those of `read` decide what is left."""
+        """Edit `scores`, if the best ids of `last` and `read` decide which ids are left."""
         ids, logits = last.ids.to(scores.device), last.logits.to(scores.device)
         log_softmax = scores.gather(1, ids[:, :1]) - logits[:, :1]
         if read is not None:

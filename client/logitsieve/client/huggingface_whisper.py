@@ -1,4 +1,4 @@
-"""What Whisper's processors read beyond the best ids.
+"""The numbers that Whisper's processors read besides the best ids.
 
 WhisperTimeStampLogitsProcessor forbids text if all timestamps together are likelier than the best
 text. WhisperNoSpeechDetection reads one probability, at the first position of a segment.
@@ -24,7 +24,7 @@ def without_mass(processor: LogitsProcessor) -> LogitsProcessor:
 
 
 def first_timestamp(processors: Sequence[LogitsProcessor]) -> int | None:
-    """Return the first id of which all later ones are read, if any are."""
+    """Return the first timestamp's id if the processors read the logits of all timestamps."""
     for processor in processors:
         if type(processor) is theirs.WhisperTimeStampLogitsProcessor:
             return processor.timestamp_begin if processor._detect_timestamp_from_logprob else None

@@ -301,7 +301,7 @@ class Engine:
     def _scores(
         self, tasks: list[Task], rows: Float32, ids: Int32
     ) -> list[tuple[list[Task], Scores]]:
-        """Return the scores of those that ask for them, by their number of best ids."""
+        """Return the scores of tasks that ask for them, grouped by their number of best ids."""
         scores = []
         for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
             asked = [place for place, task in enumerate(tasks) if task.logprobs == count]

@@ -64,7 +64,7 @@ def stream_options(field: str, value: Any) -> bool:
     return bool(checked(value, table, f"{field}.").get("include_usage"))
 
 
-# Fields that change no token, such as those that OpenAI's own client sends.
+# Fields that change no token; OpenAI's own client sends some of them.
 IGNORED = dict.fromkeys(
     (
         *("metadata", "parallel_tool_calls", "prediction", "prompt_cache_key"),
@@ -204,7 +204,7 @@ def _asked(
         logit_bias=given.get("logit_bias", {}),
         stop=given.get("stop", ()),
     )
-    options.drawing(1)  # InvalidRequest for what no head draws by
+    options.drawing(1)  # InvalidRequest if no head can draw by these
     return Asked(
         prompts=prompts,
         texts=texts,

@@ -1,7 +1,7 @@
-"""The port of the endpoint: it guards, keeps and hands on requests to an engine that may crash.
+"""The port of the endpoint: it checks requests, keeps them, and passes them to an engine.
 
-A request whose engine crashed before its answer began is asked again, unless the engine worked on
-it alone. If it worked on several, each is suspected, and asked again while no other suspect is.
+If the engine crashes, a request without an answer is asked again, unless the engine worked on it
+alone. If it worked on several, each becomes a suspect, and suspects are asked one at a time.
 """
 
 import asyncio
@@ -235,7 +235,7 @@ class Front:
             self._waiting -= 1
 
     def _judge(self, numbers: set[int]) -> None:
-        """Remember whose prompts an engine worked on when it ended."""
+        """Remember the prompts that an engine was working on when it ended."""
         self._ends.inc()
         keys = {self._keys[number] for number in numbers & self._keys.keys()} - {""}
         for key in keys:

@@ -1,4 +1,4 @@
-"""The process of the endpoint's port, whose child has the engine; both drain."""
+"""The process that holds the endpoint's port. A child process runs the engine; both drain."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Port:
             stuck_s=config.stuck_s,
         )
         local = is_loopback(config.host) and self._tokens is None
-        # A request whose engine ends gets its time once more.
+        # If the engine ends, a request gets its whole time once more.
         reply_s = 2 * config.request_s + PATIENCE_S
         self._listener = Listener(self.front.application(local), reply_s=reply_s)
         self._renewing: asyncio.Task[None] | None = None

@@ -86,7 +86,7 @@ class Child:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def hello(self) -> None:
-        """Wait until it is ready; raises what it says, or EOFError if it ends."""
+        """Wait until it is ready; raise the error that it reports, or EOFError if it ends."""
         [size] = LENGTH.unpack(await self._receive(LENGTH.size))
         error = pickle.loads(await self._receive(size))
         if error is not None:
@@ -102,7 +102,7 @@ class Child:
         return got
 
     async def end(self) -> str:
-        """Wait for its end, end what it started, and tell how it ended."""
+        """Wait for its end, kill the processes that it started, and return how it ended."""
         with suppress(EOFError, ConnectionError):
             await self._receive(1)
         await asyncio.to_thread(self.process.join)

@@ -1,4 +1,4 @@
-"""What the port's process tells an engine of a request that it hands on."""
+"""The header by which the port's process describes a request to the engine."""
 
 from time import monotonic
 from typing import NamedTuple, Self

@@ -22,7 +22,7 @@ from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
-# A proof from at most half of W counts as so many times faster: times have noise.
+# A proof from at most half of W counts as faster by this factor: times have noise.
 MARGIN = 1.15
 
 PROOF: Setting = EXACT.name, ()  # of any index
@@ -106,7 +106,7 @@ class Auto:
         return self._stored if max_error is None else _at(self._proving, max_error)
 
     def most_rows(self, max_error: float) -> int:
-        """Return the rows a call up to which `sketch` counts as faster than `exact`, at least 1.
+        """Return the most rows a call for which `sketch` counts as faster than `exact`, at least 1.
 
         A grade counts as the next stricter measured one; without one there is no limit.
         """

@@ -122,7 +122,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge `head` by `exact` on blocks [B, D] of contexts; ValueError without one.
 
-    The rows that a proving head scans depend on the rows of a call: they are those of `batch`.
+    A call has `batch` rows, on which the rows of W that a proving head scans depend.
     """
     counts = []
     for block in blocks:

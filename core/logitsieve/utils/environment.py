@@ -34,5 +34,5 @@ def name_in_errors(file: Path) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the error's words, those of a file's without its number and path."""
+    """Return the error's text; a file's error without its number and path."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

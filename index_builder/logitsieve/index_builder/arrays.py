@@ -25,7 +25,7 @@ from logitsieve.utils.stored import KINDS, StoredMatrix
 TYPES = "float16, float32, float64 or bfloat16 (or its uint16 view)"
 FILES = f"FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME, of {TYPES}"
 FORMS = f"a folder of numbered .npy files, {FILES}"
-SHAPES = {"weight": "[V, D]", "bias": "[V]"}  # of what no folder holds
+SHAPES = {"weight": "[V, D]", "bias": "[V]"}  # of arrays that no folder holds
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 ROUNDED_AT_ONCE = 1 << 20
 GGUF = ".gguf"
@@ -177,7 +177,7 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int, dim: int = 0) -> Float32:
-    """Return the bias [V]; `dim` numbers would be those of a transposed weight."""
+    """Return the bias [V]; `dim` numbers hint at a transposed weight."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias

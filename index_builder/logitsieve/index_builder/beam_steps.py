@@ -17,7 +17,7 @@ from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
 from logitsieve.kernels.topk.merge import VALUE, best_pairs
 
 BEAMS = 5
-PAIRS = 10  # of a group: two for each hypothesis, of which one may end
+PAIRS = 10  # of a group: two for each hypothesis, since one of them may end it
 
 
 class Steps(NamedTuple):

@@ -121,7 +121,7 @@ def run(
 def _fit(
     inputs: BuildInputs, names: Sequence[str], scratch: Path
 ) -> tuple[dict[str, FitResult], str, dict[str, str]]:
-    """Return the fitted heads, the one that answers for others, and notes on what is left out.
+    """Return the fitted heads, the one that answers for others, and notes on heads left out.
 
     A screen is compared with the sketch, unless the softmax is steep: a sketch reads little then,
     but short lists less, and they are fitted in little time.

@@ -70,8 +70,8 @@ class Json(logging.Formatter):
 class FewFailures(logging.Filter):
     """Passes PER_SECOND lines of each event that clients cause; the next one counts the others.
 
-    gRPC's traces of clients that left are dropped, those of headers that it cannot read become such
-    a line: they would have no limit.
+    gRPC's traces of clients that left are dropped, and its traces of unreadable headers become such
+    lines: they would have no limit.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

@@ -10,14 +10,14 @@ from starlette.requests import Request
 
 from logitsieve.api.errors import Overloaded, RequestTooLarge, Unavailable
 
-PART = 1 << 16  # bytes that come within the patience, and that count for nothing
-MOST, SHARE = 64 << 20, 32 << 20  # bytes of all bodies, of those of one address
+PART = 1 << 16  # bytes that must come within the patience; the first ones are not counted
+MOST, SHARE = 64 << 20, 32 << 20  # bytes of all bodies together, and of one address
 RETRY_S = 1.0
 CLOSE = {"Connection": "close"}
 
 
 class Bodies:
-    """The bodies that a port reads and keeps, each but for its first part."""
+    """Counts the bodies that a port reads and keeps, without the first part of each."""
 
     def __init__(self, patience_s: float, most: int = MOST, share: int = SHARE) -> None:
         self._patience_s, self._most, self._share = patience_s, most, share
@@ -56,7 +56,7 @@ class Bodies:
             raise HTTPException(408, f"body: got {got}, allowed: {allowed}", CLOSE) from error
         finally:
             self._held[address] -= counted
-            self._held += Counter()  # drops addresses of nothing
+            self._held += Counter()  # drops addresses that hold no bytes
 
     def _admit(self, address: str, more: int) -> None:
         if self._held[address] + more > self._share:
@@ -66,7 +66,7 @@ class Bodies:
 
 
 def bodies_of(request: Request) -> Bodies:
-    """Return those of the request's port; without a Listener, ones for it alone."""
+    """Return the counter of the request's port; without a Listener, one for this request alone."""
     found: Bodies | None = request.scope.get("state", {}).get("bodies")
     return found or Bodies(patience_s=5.0)
 

@@ -30,8 +30,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 async def _strict(application: Application, scope: Any, receive: Any, send: Any) -> None:
-    """Refuse what h11 lets pass: a head that came at once, and two lengths, of which proxies may
-    believe the other."""
+    """Refuse two things that h11 accepts: a head that is too long but came at once, and two
+    lengths, since a proxy may believe the other one."""
     names = [name for name, _ in scope["headers"]]
     head = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     head += len(scope["raw_path"]) + len(scope["query_string"])

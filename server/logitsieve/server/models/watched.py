@@ -13,7 +13,7 @@ from weakref import finalize
 
 from logitsieve.api.errors import IndexUnreadable
 
-IGNORED = signal.SIGURG  # what the kernel sends when somebody wants to write
+IGNORED = signal.SIGURG  # the kernel's signal that somebody wants to write
 
 
 class Watched:
@@ -55,7 +55,7 @@ def _check_unwritten(path: Path, before: os.stat_result) -> None:
     try:
         now = path.stat()
     except OSError:
-        return  # removed or out of reach: what is mapped stays
+        return  # removed or out of reach: its mapped pages stay
     same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
     if same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         reason = f"written while it was loaded: {now.st_size} bytes, before {before.st_size}"

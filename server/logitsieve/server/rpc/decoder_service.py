@@ -85,6 +85,6 @@ class DecoderService:
         waited_ns = perf_counter_ns() - call.arrived_ns
         self.work.admit(call.left_s, waited_ns * 1e-9)
         if call.told_ns:
-            call.shed = TOLD  # it would be let in but for what its client says
+            call.shed = TOLD  # without its client's word it would be let in
             self.work.admit(call.left_s, (call.told_ns + waited_ns) * 1e-9)
             call.shed = SHED

@@ -1,4 +1,4 @@
-"""All methods of a port, whose messages are read within its limits on memory and time."""
+"""All methods of a port. Their messages are read within its limits on memory and time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

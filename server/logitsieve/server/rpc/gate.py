@@ -20,7 +20,7 @@ from logitsieve.server.rpc.ports import UNSEEN_S
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.02
-GROWTH = 48 << 20  # bytes beyond those at rest and those that are counted
+GROWTH = 48 << 20  # bytes beyond the memory at rest and the counted messages
 BURST = 40  # connections that may come within COUNT_S
 HOLD_S = UNSEEN_S + 0.5  # a closed gate; by then only connections hold memory
 PATIENCE_S = 10.0  # memory that has not come back by then is the server's own
@@ -123,7 +123,7 @@ class Gate:
             self._process.cut(silent)
 
     def _connected(self) -> int:
-        """Return the number of open files, which grows with that of connections."""
+        """Return the number of open files, which grows with the number of connections."""
         return self._process.files() - self._others()
 
     def _watch(self) -> None:

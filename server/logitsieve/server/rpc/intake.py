@@ -132,7 +132,7 @@ class Intake:
             turns = self._turns.pop(peer)
             held, turn = turns.popleft()
             if turns:
-                self._turns[peer] = turns  # behind those that have as many
+                self._turns[peer] = turns  # behind connections that have as many
             if not turn.done():
                 self._count(held, held.size)
                 turn.set_result(None)
@@ -194,7 +194,7 @@ class Intake:
         return peer if turn.done() or self._fits(held) else None
 
     def _order(self, peer: str) -> tuple[bool, int, int]:
-        """Rank connections; one that is new is not kept waiting by those that came before it."""
+        """Rank connections; a new one does not wait for those that came before it."""
         turns, brings = self._turns[peer], self._brings.get(peer)
         newest = -turns[0][0].since_ns if brings is None else 0
         return brings is False, len(turns), newest
@@ -284,7 +284,7 @@ class Held:
     peer: str  # its connection
     address: str
     proven: bool = True  # its connection has brought a message
-    limits: tuple[tuple[str, float], ...] = ()  # what it counts for, with its share of all bytes
+    limits: tuple[tuple[str, float], ...] = ()  # its keys, with their shares of all bytes
     since_ns: int = 0
     waited_ns: int = 0  # for memory
     ended: Exception | None = None  # its reading, for this reason

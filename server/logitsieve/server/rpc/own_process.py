@@ -28,8 +28,8 @@ class Connection(NamedTuple):
 class OwnProcess:
     """A process with gRPC servers that listen at `ports`.
 
-    Made for a thread that must act while others keep Python's lock: what it does often is one
-    system call.
+    It is made for a thread that must act while others hold Python's lock: frequent operations
+    are one system call each.
     """
 
     def __init__(self, ports: Container[int]) -> None:

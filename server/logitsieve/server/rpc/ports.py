@@ -47,7 +47,7 @@ class Ports:
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
 
     async def settled(self) -> None:
-        """Return when no call is left; those whose message does not come end after UNREAD_S."""
+        """Return when no call is left; calls without a message end after UNREAD_S."""
         intakes = *self._intakes, *self._probes
         for intake in intakes:
             asyncio.get_running_loop().call_later(UNREAD_S, intake.give_up)

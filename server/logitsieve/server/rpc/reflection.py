@@ -1,4 +1,4 @@
-"""gRPC reflection: what the services of a port are, for tools."""
+"""gRPC reflection: it describes a port's services to tools."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

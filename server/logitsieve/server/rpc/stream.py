@@ -36,7 +36,7 @@ class _Message(NamedTuple):
 
 
 def _without_request(message: bytes) -> bytes:
-    """Return a DecodeRequest with its id alone, or nothing if it is none."""
+    """Return the DecodeRequest reduced to its id, or b"" if the message is no DecodeRequest."""
     try:
         return pb.DecodeRequest(id=parse(pb.DecodeRequest, message).id).SerializeToString()
     except InvalidRequest:

@@ -1,7 +1,7 @@
 """Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-No answer depends on the other requests of its batch, but for the time and `max_error`, its largest:
-heads and normalizers promise that.
+No answer depends on the other requests of its batch, except for the time and `max_error`, which is
+the batch's largest: heads and normalizers promise that.
 """
 
 import asyncio
