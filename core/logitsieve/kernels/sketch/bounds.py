@@ -22,6 +22,7 @@ from logitsieve.kernels.sketch.levels import (
     add_planes,
     coarse_numbers,
     coarse_size,
+    codes_of,
     first_level,
     last_level,
     level_bounds,
@@ -134,5 +135,6 @@ def bound_group(sketch, coded, group):
     base = base_of(sketch, query, group, sum_four(sketch, planes, group, group + 1)[0])
     later, last = min(group + AHEAD, sketch.groups - 1), last_level(sketch, query)
     for level in (first_level(sketch, query), middle_level(sketch, query), last):
-        sums = add_planes(sketch, level, coded.tables, sums, group, later)
+        ahead = codes_of(level, later)
+        sums = add_planes(sketch, level, coded.tables, sums, group, ahead)
     return level_bounds(sketch, last, query, sums, base, group)

@@ -20,7 +20,7 @@ from collections import namedtuple
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch
+from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch, splat32
 from logitsieve.kernels.simd.pointers import LINE, as_uint16, shift
 from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
@@ -83,10 +83,10 @@ def coarse_size(sketch):
 
 
 @inline
-def add_planes(sketch, level, tables, sums, group, later):
-    """Return the sums of a level from those of the one before; prefetches the group `later`."""
+def add_planes(sketch, level, tables, sums, group, ahead):
+    """Return the sums of a level from those of the one before; prefetches as much from `ahead`."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
-    rows, ahead = shift(level.codes, group * level.size), shift(level.codes, later * level.size)
+    rows = codes_of(level, group)
     for plane in range(level.planes):
         place, sums = plane * chunks * CHUNK_BYTES, sums + sums
         for first in range(0, chunks, CHUNKS_AT_ONCE):
@@ -98,6 +98,17 @@ def add_planes(sketch, level, tables, sums, group, later):
             sums += total_of_bits(bits)
     prefetch(ahead, level.size - LINE)
     return sums
+
+
+@inline
+def codes_of(level, group):
+    return shift(level.codes, group * level.size)
+
+
+@inline
+def coarse_level(sketch, size):
+    """Level 0, to prefetch `size` bytes of its groups."""
+    return Level(sketch.coarse, size, np.int64(0), HEAD_SCALE, np.float32(0), splat32(0.0))
 
 
 @inline

@@ -48,6 +48,9 @@ from logitsieve.kernels.sketch.levels import (
     FOUR,
     LEVELS,
     add_planes,
+    coarse_level,
+    coarse_size,
+    codes_of,
     first_level,
     last_level,
     level_bounds,
@@ -65,7 +68,7 @@ HALF, SHRINK = 0.5, -0.1875
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
-TILE = 64  # groups with codes in the cache for all queries
+TILE = 32  # groups with codes in the cache for all queries
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that pass before some are computed
 
 # One query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, and
@@ -152,7 +155,7 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
             while begin < last:
                 end = min(begin + TILE, last)
                 _sieve_tile(
-                    descriptor, sieved, tile, queries, q, begin, end, groups,
+                    descriptor, sieved, tile, queries, q, begin, end, first + step, groups,
                     settles and end == last, keep, noise,
                 )  # fmt: skip
                 begin = end
@@ -176,7 +179,9 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 
 @inline_once
-def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settles, keep, noise):
+def _sieve_tile(
+    descriptor, sieved, tile, queries, q, first, last, beyond, groups, settles, keep, noise
+):
     """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
@@ -187,14 +192,20 @@ def _sieve_tile(descriptor, sieved, tile, queries, q, first, last, groups, settl
     )
     count = _pass_lengths(sketch, sieved, tile, query, one, first, last, groups, threshold, state)
     sieved.counts[READ] += count
-    count = _pass_level(sketch, sieved, tile, query, one, two, first, count, threshold)
+    zero = coarse_level(sketch, coarse_size(sketch) if beyond + TILE <= sketch.groups else 0)
+    count = _pass_level(
+        sketch, sieved, tile, query, one, two, zero, beyond, first, count, threshold
+    )
     sieved.counts[READ + 1] += count
-    count = _pass_level(sketch, sieved, tile, query, two, level, first, count, threshold)
+    zero = coarse_level(sketch, 0)
+    count = _pass_level(
+        sketch, sieved, tile, query, two, level, zero, beyond, first, count, threshold
+    )
     sieved.counts[READ + 2] += count
     end = int(sieved.counts[END])
     for i in range(count):
         group = tile.left[i]
-        later = tile.left[min(i + AHEAD, count - 1)]
+        later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
         slot = group - first
         estimate, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
         mask = tile.masks[slot] & lanes_not_below(upper, threshold)
@@ -235,20 +246,24 @@ def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, thres
 
 
 @inline
-def _pass_level(sketch, sieved, tile, query, level, after, first, count, threshold):
-    """Bound the groups that are left by a level; return how many still are."""
+def _pass_level(sketch, sieved, tile, query, level, after, zero, beyond, first, count, threshold):
+    """Bound the groups that are left by a level; return how many still are.
+
+    While one is bounded what comes AHEAD is prefetched, also of the level `after`, and of level
+    `zero`, from group `beyond` on, the next tile's.
+    """
     kept = np.int64(0)
     for i in range(count):
         group = tile.left[i]
-        later = tile.left[min(i + AHEAD, count - 1)]
+        later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
+        if i + AHEAD >= count:  # what the next level reads first
+            later = codes_of(after, tile.left[min(i + AHEAD - count, kept)])
         slot = group - first
+        prefetch_group(zero, beyond + i)
         _, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
         mask = tile.masks[slot] & lanes_not_below(upper, threshold)
         tile.masks[slot], tile.left[kept] = mask, group
-        if mask != 0:
-            if kept < AHEAD:
-                prefetch_group(after, group)
-            kept += 1
+        kept += mask != 0
     return kept
 
 
