@@ -10,8 +10,6 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import emits, inline
 
-LINE = 64  # bytes
-
 
 @intrinsic
 def pointer(typing_context, array):
@@ -59,14 +57,6 @@ def float64_of_bits(builder, bits):
 @emits(lambda start, count: start(start, types.intp))
 def shift(builder, start, count):
     return builder.gep(start, [count])
-
-
-@emits(lambda start: start(start))
-def aligned(builder, start):
-    """Return the first address from `start` on of a whole line: vectors there are one access."""
-    kind = ir.IntType(64)
-    above = builder.add(builder.ptrtoint(start, kind), ir.Constant(kind, LINE - 1))
-    return builder.inttoptr(builder.and_(above, ir.Constant(kind, -LINE)), start.type)
 
 
 @emits(lambda start: types.int64(start))

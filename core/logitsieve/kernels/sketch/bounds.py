@@ -23,10 +23,8 @@ from logitsieve.kernels.sketch.levels import (
     coarse_numbers,
     coarse_size,
     codes_of,
-    first_level,
-    last_level,
     level_bounds,
-    middle_level,
+    levels_of,
     number_lanes,
     uppers_by_lengths,
 )
@@ -101,8 +99,8 @@ def store_bases(sketch, coded, query, group, end, threshold, always, tile, slot)
     (g0, g1, g2, g3), sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
     b0, b1 = base_of(sketch, query, g0, sums[0]), base_of(sketch, query, g1, sums[1])
     b2, b3 = base_of(sketch, query, g2, sums[2]), base_of(sketch, query, g3, sums[3])
-    u0, u1 = (uppers_by_lengths(sketch, query, b0, g0), uppers_by_lengths(sketch, query, b1, g1))
-    u2, u3 = (uppers_by_lengths(sketch, query, b2, g2), uppers_by_lengths(sketch, query, b3, g3))
+    u0, u1 = uppers_by_lengths(sketch, query, b0, g0), uppers_by_lengths(sketch, query, b1, g1)
+    u2, u3 = uppers_by_lengths(sketch, query, b2, g2), uppers_by_lengths(sketch, query, b3, g3)
     reached = lanes_not_below(u0, threshold) | lanes_not_below(u1, threshold) << LANES
     reached |= lanes_not_below(u2, threshold) << 2 * LANES
     reached |= lanes_not_below(u3, threshold) << 3 * LANES
@@ -133,8 +131,7 @@ def bound_group(sketch, coded, group):
     """Return a group's estimates and bounds by the last level."""
     query, planes, sums = factors_of(coded.factors), coded.planes, zeros32()
     base = base_of(sketch, query, group, sum_four(sketch, planes, group, group + 1)[0])
-    later, last = min(group + AHEAD, sketch.groups - 1), last_level(sketch, query)
-    for level in (first_level(sketch, query), middle_level(sketch, query), last):
-        ahead = codes_of(level, later)
+    for level in levels_of(sketch, query):
+        ahead = codes_of(level, min(group + AHEAD, sketch.groups - 1))
         sums = add_planes(sketch, level, coded.tables, sums, group, ahead)
-    return level_bounds(sketch, last, query, sums, base, group)
+    return level_bounds(sketch, level, query, sums, base, group)

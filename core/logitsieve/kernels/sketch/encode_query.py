@@ -25,7 +25,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes, encode_planes, plane_scale
-from logitsieve.kernels.simd.pointers import LINE, aligned, as_float32, as_int8, as_uint8, shift
+from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_uint8, shift
 from logitsieve.kernels.simd.tables import CHUNK_BYTES, LARGEST_SUM, TABLE_BYTES
 from logitsieve.kernels.sketch import sketch
 from logitsieve.kernels.sketch.levels import APART, LEVELS
@@ -69,11 +69,10 @@ def coded_at(descriptor, start):
     dim, tail = padded(descriptor[DIM]), descriptor[sketch.TAIL_WIDTH]
     coarse = descriptor[sketch.COARSE_WIDTH]
     tables = shift(start, coarse // 4)
-    factors = shift(tables, tail // 2 + LINE // 8)
+    factors = shift(tables, tail // 2)
     rotated = shift(factors, FACTORS)
     end = shift(rotated, max(dim, coarse + tail) // 2 + LANES)
-    tables = as_uint8(aligned(tables))
-    return Coded(as_int8(start), tables, factors, as_float32(rotated), end)
+    return Coded(as_int8(start), as_uint8(tables), factors, as_float32(rotated), end)
 
 
 @inline

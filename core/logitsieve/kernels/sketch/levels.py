@@ -21,7 +21,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch, splat32
-from logitsieve.kernels.simd.pointers import LINE, as_uint16, shift
+from logitsieve.kernels.simd.pointers import as_uint16, shift
 from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
@@ -45,6 +45,7 @@ NUMBERS = (
 ) = range(8)  # fmt: skip
 NUMBERS_IN = "coarse", "first", "middle", "fine"
 STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
+LINE = 64  # bytes
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
 
@@ -55,21 +56,13 @@ Level = namedtuple("Level", "codes size planes scale most error")
 
 
 @inline
-def first_level(sketch, query):
-    size = _size(sketch, 1)
-    return Level(sketch.first, size, np.int64(1), FIRST_SCALE, np.float32(1), query.first_error)
-
-
-@inline
-def middle_level(sketch, query):
-    size = _size(sketch, 1)
-    return Level(sketch.middle, size, np.int64(1), MIDDLE_SCALE, np.float32(3), query.middle_error)
-
-
-@inline
-def last_level(sketch, query):
-    size = _size(sketch, 2)
-    return Level(sketch.fine, size, np.int64(2), LAST_SCALE, np.float32(15), query.last_error)
+def levels_of(sketch, query):
+    one, two = _size(sketch, 1), _size(sketch, 2)
+    return (
+        Level(sketch.first, one, np.int64(1), FIRST_SCALE, np.float32(1), query.first_error),
+        Level(sketch.middle, one, np.int64(1), MIDDLE_SCALE, np.float32(3), query.middle_error),
+        Level(sketch.fine, two, np.int64(2), LAST_SCALE, np.float32(15), query.last_error),
+    )
 
 
 @inline

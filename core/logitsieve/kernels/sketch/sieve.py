@@ -23,16 +23,7 @@ from logitsieve.kernels.simd.lanes import (
     zeros32,
 )
 from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, without
-from logitsieve.kernels.simd.pointers import (
-    LINE,
-    aligned,
-    as_float32,
-    as_int32,
-    as_int64,
-    nowhere,
-    shift,
-    size_of,
-)
+from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_int64, nowhere, shift, size_of
 from logitsieve.kernels.sketch.bounds import bound_four, store_bases, store_ends
 from logitsieve.kernels.sketch.encode_query import (
     LENGTH,
@@ -51,10 +42,8 @@ from logitsieve.kernels.sketch.levels import (
     coarse_level,
     coarse_size,
     codes_of,
-    first_level,
-    last_level,
     level_bounds,
-    middle_level,
+    levels_of,
     prefetch_group,
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
@@ -110,12 +99,10 @@ def sieved_at(descriptor, start, groups, limit, keep):
 def _tile_at(start):
     masks, groups = as_int64(shift(start, TILE)), TILE + FOUR
     bases = shift(start, 3 * groups)
-    end = shift(bases, LANES * groups * 5 // 2 + LINE // 8)
-    bases = aligned(bases)
     sums, ends = shift(bases, LANES * groups), shift(bases, LANES * groups * 3 // 2)
     return Tile(
         as_int64(start), masks, shift(masks, groups), as_float32(bases), as_float32(sums),
-        as_float32(ends), end,
+        as_float32(ends), shift(ends, LANES * groups),
     )  # fmt: skip
 
 
@@ -185,11 +172,7 @@ def _sieve_tile(
     """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
-    one, two, level = (
-        first_level(sketch, query),
-        middle_level(sketch, query),
-        last_level(sketch, query),
-    )
+    one, two, level = levels_of(sketch, query)
     count = _pass_lengths(sketch, sieved, tile, query, one, first, last, groups, threshold, state)
     sieved.counts[READ] += count
     zero = coarse_level(sketch, coarse_size(sketch) if beyond + TILE <= sketch.groups else 0)
