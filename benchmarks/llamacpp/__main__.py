@@ -24,7 +24,7 @@ from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
-from demo.published import MODELS
+from demo.published import MODELS, model_file
 from logitsieve.api.requests import Sampling, sampling
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
@@ -80,12 +80,17 @@ def main() -> None:
 def prepared(name: str) -> tuple[Path, Path]:
     """The folder of a model with its texts, and the index that `logitsieve build` makes of its
     file alone: both are made if need be."""
-    folder, out = contexts_folder(name), CACHE / "indexes" / f"{name}-alone" / "1"
+    return contexts_folder(name), prepared_index(name)
+
+
+def prepared_index(name: str) -> Path:
+    """The index that `logitsieve build` makes of a model's file alone: it is made if need be."""
+    out = CACHE / "indexes" / f"{name}-alone" / "1"
     if not out.exists():
-        gguf, threads = folder / f"{name}.gguf", os.cpu_count() or 1
+        gguf, threads = model_file(name), os.cpu_count() or 1
         contexts, config = gguf_primer(gguf, threads, no_progress), BuildConfig(threads=threads)
         build(gguf, None, contexts, out, heads=("exact", "sketch"), config=config)
-    return folder, out
+    return out
 
 
 def facts(index: Path) -> dict[str, Any]:

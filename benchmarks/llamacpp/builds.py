@@ -1,4 +1,4 @@
-"""Builds of llama.cpp to measure: the wheel's, and one that has a backend for each kind of CPU.
+"""Engines to measure: llama.cpp's wheel, a build with a backend for each CPU, ik_llama.cpp.
 
 The wheel `xllamacpp` has AVX2 kernels only. On a CPU with more, npm's package of node-llama-cpp is
 loaded behind the same C API: its fastest backend that the CPU runs.
@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from demo.published import CACHE, check
+from logitsieve.llamacpp.host import Host
+from logitsieve.llamacpp.ik import ik_llama_cpp, is_installed
 from logitsieve.llamacpp.xllamacpp import XLlamaCpp, xllamacpp
 
 PACKAGE, VERSION = "@node-llama-cpp/linux-x64", "3.22.1"
@@ -24,12 +26,14 @@ def more_than_avx2() -> bool:
     return any(flag in flags for flag in NEWER)
 
 
-def builds() -> dict[str, XLlamaCpp]:
-    """The wheel's llama.cpp, and where the CPU has more than AVX2, npm's."""
-    found = {"wheel": xllamacpp()}
+def builds() -> dict[str, Host]:
+    """The wheel's llama.cpp, where the CPU has more than AVX2 npm's, and ik_llama.cpp's wheel."""
+    found: dict[str, Host] = {"wheel": xllamacpp()}
     if more_than_avx2():
         found["native"] = npm_build(unpacked(CACHE))
         native_backend(CACHE)
+    if is_installed():
+        found["ik"] = ik_llama_cpp()
     return found
 
 
@@ -40,10 +44,10 @@ def native_backend(folder: Path) -> Path:
     [ggml] = bins.glob("libggml.v*.so")
     backends = ctypes.CDLL(str(ggml)).ggml_backend_load_all_from_path
     backends.argtypes, backends.restype = [ctypes.c_char_p], None
-    with npm_build(bins).messages() as lines:
+    with npm_build(bins).messages():
         backends(str(bins).encode())
-    loaded = next(line for line in lines if "loaded CPU backend from" in line)
-    return Path(loaded.rpartition(" from ")[2])
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8").split()
+    return next(Path(one) for one in mapped if one.startswith(f"{bins}/libggml-cpu"))
 
 
 @cache

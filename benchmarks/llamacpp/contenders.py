@@ -61,12 +61,44 @@ class Chain(DenseOutput):
         return Chosen(np.array([token], np.int32), scanned, proven)
 
 
+class IkChain(DenseOutput):
+    """ik_llama.cpp's samplers: its default top_k of 40 first, for its top_p alone sorts all V."""
+
+    TOP_K = 40
+
+    def __init__(self, context: LlamaContext, drawing: Sampling) -> None:
+        from ik_llama_cpp import _ctypes_api
+
+        self._api, self._at, self._drawing = _ctypes_api, context._contexts[0], drawing
+        kind = [("id", np.int32), ("logit", np.float32), ("p", np.float32)]
+        self._candidates = np.zeros(context.gguf.vocab_size, kind)
+        self._ids = np.arange(len(self._candidates), dtype=np.int32)
+
+    def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
+        """A draw from the last logits of the context."""
+        api, held = self._api, self._candidates
+        held["id"], held["logit"] = self._ids, rows[0]
+        data = ctypes.cast(held.ctypes.data, ctypes.POINTER(api.llama_token_data))
+        listed = api.llama_token_data_array(data, len(held), -1, False)
+        at = ctypes.byref(listed)
+        api.llama_sample_top_k(self._at, at, self.TOP_K, 1)
+        if self._drawing.top_p < 1.0:
+            api.llama_sample_top_p(self._at, at, self._drawing.top_p, 1)
+        api.llama_sample_temp(self._at, at, self._drawing.temperature)
+        token = api.llama_sample_token(self._at, at)
+        scanned, proven = np.full(1, rows.shape[1], np.int32), np.zeros(1, np.bool_)
+        return Chosen(np.array([token], np.int32), scanned, proven)
+
+
+CHAINS = {"llamacpp": Chain, "ik": IkChain}
+
+
 def contenders(
     context: LlamaContext, decoder: LocalDecoder, drawing: Sampling | None
 ) -> dict[str, OutputHead | None]:
     """Each by its name; None chooses nothing: the limit of any head."""
     gguf = context.gguf
-    own = Chain(context, drawing) if drawing else DenseOutput()
+    own = CHAINS[context.host.engine](context, drawing) if drawing else DenseOutput()
     found: dict[str, OutputHead | None] = {PEER: own, BODY: None}
     for name, target in heads_of(decoder).items():
         found[name] = DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)

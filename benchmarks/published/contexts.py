@@ -87,10 +87,12 @@ def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[S
     return [Stretch(context.begin + ids[start : start + length], SKIPPED) for start in starts]
 
 
-def answers(context: LlamaContext, progress: Progress) -> list[Stretch]:
-    """Each prompt followed by the model's answer."""
+def answers(context: LlamaContext, progress: Progress, count: int | None = None) -> list[Stretch]:
+    """Each prompt followed by the model's answer; of the first `count` prompts."""
     found = []
-    prompts = (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
+    prompts = (
+        (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
+    )
     for number, prompt in enumerate(prompts):
         tokens = context.tokenize(asked(context, prompt))
         generation = generate(context, tokens, seeds=number, **DRAWN)

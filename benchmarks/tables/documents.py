@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import raw
 from benchmarks.race.table import markdown as race_markdown
-from benchmarks.tables import draws, papers, published, races, service
+from benchmarks.tables import draws, engines, papers, published, races, service
 from benchmarks.tables.figures import markdown
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -26,6 +26,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
+    "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`",
     "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
     "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
@@ -37,7 +38,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
-LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn"
+LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn", "llamacpp-engines"
 SEVERAL = ("race/growth", "draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
 
 
@@ -96,6 +97,7 @@ def command(name: str, found: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[], str]] = (
     races.TABLES
     | published.TABLES
+    | engines.TABLES
     | service.TABLES
     | draws.TABLES
     | papers.TABLES

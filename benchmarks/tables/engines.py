@@ -1,0 +1,130 @@
+"""The published models on every engine: `benchmarks.llamacpp.engines`."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.llamacpp.contenders import BODY, PEER
+from benchmarks.raw import GRADED, RESULTS, load
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
+from benchmarks.tables.published import instructions
+
+FILE = "llamacpp-engines"
+ENGINES = {"wheel": "llama.cpp", "native": "llama.cpp, native build", "ik": "ik_llama.cpp"}
+PROOF, DEFAULT, LOOSE = GRADED
+
+Kinds = dict[str, dict[str, dict[str, float]]]  # tokens a second by kind, build and contender
+
+
+def measured() -> bool:
+    return (RESULTS / f"{FILE}.json.gz").exists()
+
+
+def ways() -> Iterator[tuple[str, str, str, Kinds]]:
+    """Each model, way and number of threads."""
+    for model, found in load(FILE).items():
+        places = dict.fromkeys(
+            (way, threads)
+            for one in found["builds"].values()
+            for way, kinds in one.items()
+            if isinstance(kinds, dict)
+            for by_threads in kinds.values()
+            for threads in by_threads
+        )
+        for way, threads in places:
+            yield model, way, threads, dict(kinds_of(found, way, threads))
+
+
+def kinds_of(
+    found: dict[str, Any], way: str, threads: str
+) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
+    """Each kind of text; no head is measured once, greedy."""
+    builds = found["builds"]
+    for kind in next(iter(builds.values()))[way]:
+        by_build = {}
+        for build, one in builds.items():
+            limit = {BODY: one["greedy"][kind][threads][BODY]}
+            racing = limit | one[way][kind][threads]
+            by_build[build] = {name: each["tokens_per_s"][0] for name, each in racing.items()}
+        yield kind, by_build
+
+
+def best(kinds: Kinds, name: str) -> str:
+    """The build on which a contender is the fastest, over all kinds of text."""
+    builds = next(iter(kinds.values()))
+    return max(builds, key=lambda build: sum(1 / one[build][name] for one in kinds.values()) ** -1)
+
+
+def span(values: list[float], shown: Callable[[float], str]) -> str:
+    return f"{shown(min(values))} to {shown(max(values))}"
+
+
+def own(kinds: Kinds, build: str) -> str:
+    if build not in next(iter(kinds.values())):
+        return ABSENT
+    return span([one[build][PEER] for one in kinds.values()], digits)
+
+
+def over(kinds: Kinds, build: str, name: str) -> str:
+    """Times the fastest engine's own output layer, the least and the most of a kind of text."""
+    if name not in next(iter(kinds.values())).get(build, {}):
+        return ABSENT
+    peer = best(kinds, PEER)
+    return span([one[build][name] / one[peer][PEER] for one in kinds.values()], "{:.2f}x".format)
+
+
+def engines(first: bool = False) -> str:
+    """A row for each model, way and number of threads."""
+    if not measured():
+        return UNMEASURED
+    shown = [one for one in ways() if not first or one[1:3] == ("greedy", "1")]
+    builds = [build for build in ENGINES if any(own(kinds, build) for *_, kinds in shown)]
+    rows = []
+    for model, way, threads, kinds in shown:
+        named = model if first else f"{model}, {way}, {threads} thread" + "s" * (threads != "1")
+        fastest = best(kinds, DEFAULT)
+        cells = [named, *(own(kinds, build) for build in builds)]
+        if not first:
+            cells += [over(kinds, "wheel", DEFAULT)]
+        cells += [over(kinds, fastest, name) for name in (PROOF, DEFAULT, LOOSE, BODY)]
+        rows.append([*cells, ENGINES[fastest]])
+    head = ["tokens a second", *(ENGINES[build] for build in builds)]
+    head += [f"`{DEFAULT}` in llama.cpp"] * (not first)
+    head += [*(f"`{name}`" for name in (PROOF, DEFAULT, LOOSE)), "no head", "engine of these"]
+    table = markdown(head, rows)
+    return table if first else "\n".join([table, *about(), ""])
+
+
+def about() -> list[str]:
+    """The CPU and what each engine uses of it."""
+    found = (one for model in load(FILE).values() for one in model["builds"].values())
+    return list(
+        dict.fromkeys(
+            f"{one['cpu']}; {one['name']}: {instructions(one['system_info'])}." for one in found
+        )
+    )
+
+
+def shares() -> str:
+    """A row for each model: what of a token is the output layer's, and what is gained of it."""
+    if not measured():
+        return UNMEASURED
+    rows = []
+    for model, way, threads, kinds in ways():
+        if (way, threads) != ("greedy", "1"):
+            continue
+        peer, fastest = best(kinds, PEER), best(kinds, DEFAULT)
+        shape = load(FILE)[model]["index"]
+        share = [1 - one[peer][PEER] / one[peer][BODY] for one in kinds.values()]
+        cells = [f"{model}: V = {shape['vocab_size']:,}, D = {shape['dim']:,}"]
+        cells += [span(share, "{:.0%}".format)]
+        rows.append([*cells, *(over(kinds, fastest, name) for name in (DEFAULT, LOOSE, BODY))])
+    head = ["model", "the output layer's share of a token", f"`{DEFAULT}`", f"`{LOOSE}`"]
+    return markdown([*head, "the most"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "engines": engines,
+    "engines, first": partial(engines, first=True),
+    "engines, shares": shares,
+}
