@@ -9,8 +9,8 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 45_250,
     "lines of core/": 19_000,
-    "lines of tests/": 46_350,
-    "lines of benchmarks/": 7_900,
+    "lines of tests/": 46_405,
+    "lines of benchmarks/": 8_205,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -86,15 +86,16 @@ def measured(
         rounds, longest = 0, 0.0
         while rounds < 3 or monotonic() + longest < until:
             began = monotonic()
-            for kind, racer in product(texts, racing):
+            kinds = list(texts) if rounds else [*texts][:1]  # the first round warms up
+            for kind, racer in product(kinds, racing):
                 tokens, first = texts[kind][rounds % len(texts[kind])]
                 hold_threads(racer.threads)
                 racer.context.use_threads(racer.threads)
-                length = TOKENS if rounds else 2  # the first round warms up
-                text = tokens[:first], tokens[first : first + length]
+                text = tokens[:first], tokens[first : first + (TOKENS if rounds else 2)]
                 one = decode(racer.context, racer.head, *text, racer.drawing)
                 place = racer.build, racer.way, kind, str(racer.threads), racer.name
-                times.setdefault(place, []).append(one)
+                if rounds:
+                    times.setdefault(place, []).append(one)
             longest = max(longest, monotonic() - began) if rounds else 0.0
             rounds += 1
             print(gguf.stem, "round", rounds, f"{monotonic() - began:.0f} s", flush=True)
@@ -102,7 +103,7 @@ def measured(
         at = found["builds"][build]
         for key in keys:
             at = at.setdefault(key, {})
-        values = {key: [one[key] for one in ones[1:]] for key in ones[0]}
+        values = {key: [one[key] for one in ones] for key in ones[0]}
         at[name] = {key: [statistics.median(of), min(of), max(of)] for key, of in values.items()}
     return found | {"rounds": rounds - 1, "tokens": TOKENS}
 

@@ -28,9 +28,7 @@ def test_every_engine_is_measured_and_shown(
         for way in measuring.WAYS:
             for kind in TEXTS:
                 one = found["builds"][build][way][kind]["1"]
-                names = (
-                    [PEER, BODY, *GRADED] if way == "greedy" else [PEER, *GRADED]
-                )
+                names = [PEER, BODY, *GRADED] if way == "greedy" else [PEER, *GRADED]
                 assert list(one) == names
                 assert all(each["tokens_per_s"][1] > 0 for each in one.values())
     assert engines.engines() == UNMEASURED or engines.measured()
