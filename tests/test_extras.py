@@ -158,7 +158,7 @@ def test_pages_install_with_the_constraints_and_editable() -> None:
     """The name alone is no registered package, and a copy would take the checkout's place."""
     lines = [
         f"{page.relative_to(REPOSITORY)}: {line}"
-        for pattern in ("*.md", "docs/**/*.md", "demo/*.md", "benchmarks/*.md", "examples/*")
+        for pattern in ("*.md", "docs/**/*.md", "demo/*.md", "benchmarks/*.md", "examples/*.*")
         for page in sorted(REPOSITORY.glob(pattern))
         for line in re.findall(r"pip install.*\[.*", page.read_text(encoding="utf-8"))
     ]

@@ -50,6 +50,7 @@ def test_the_installed_command_and_the_module_run() -> None:
 INTERRUPTED = """
 import os, signal, sys
 module = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 class Interrupting:
     def find_spec(self, name, *rest):
         if name == module:

@@ -47,7 +47,7 @@ def test_knobs_precision_and_constraints(demo: LocalDecoder) -> None:
 
 
 def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
-    question = {"samples": 50, "seed": 7, "top_p": 0.9, "top_k": 20}
+    question = {"samples": 50, "seed": 7, "top_p": 0.9, "top_k": 20, "head": "exact"}
     facts = draws(demo, HIDDEN, question, CONFIG)
     assert {**facts, "us": 0} == {**draws(demo, HIDDEN, question, CONFIG), "us": 0}
     assert sum(word["count"] for word in facts["words"]) == 50

@@ -58,9 +58,12 @@ class Generation:
         if not 0 < len(read) <= context.sequences:
             allowed = f"1 to {context.sequences}, the context's sequences"
             raise InvalidRequest("prompts", f"{len(read)} prompts", allowed)
-        if (total := sum(map(len, read))) > context.positions:
-            allowed = f"{context.positions} at most, the positions of the cache"
-            raise InvalidRequest("prompts", f"{total} tokens", allowed)
+        longest, most = sum(map(len, read)), context.positions
+        if context.separate:  # each sequence has its part of the cache
+            longest, most = max(map(len, read)), most // context.sequences
+        if longest > most:
+            allowed = f"{most} at most, the positions of the cache"
+            raise InvalidRequest("prompts", f"{longest} tokens", allowed)
         allowed_ids = () if callable(options.allowed) else options.allowed or ()
         for field_name, ids in (("banned", options.banned), ("allowed", allowed_ids)):
             for token in ids:
