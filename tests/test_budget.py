@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 45_250,
+    "lines of source": 45_300,
     "lines of core/": 19_000,
-    "lines of tests/": 46_405,
+    "lines of tests/": 46_430,
     "lines of benchmarks/": 8_205,
 }
 LONGEST = 70  # lines of a function of the source
