@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.client.llamacpp import generate
 from logitsieve.llamacpp import GgufModel, LlamaContext, open_context
 from logitsieve.llamacpp.ik import ARCHITECTURES, RIGHT, ik_llama_cpp
-from tests.llamacpp.small_model import Make, gemma4
+from tests.llamacpp.small_model import END, Make, gemma4
 from tests.refusals import refused
 
 pytest.importorskip("ik_llama_cpp", reason="ik_llama_cpp is not installed: pip install '.[ik]'")
@@ -85,6 +86,15 @@ def test_what_would_end_the_process_is_refused_by_name(
     assert capfd.readouterr() == ("", "")
     with LlamaContext(make_gguf(), engine="ik") as context:
         assert np.isfinite(context.read([5, 6, 7])).all()
+
+
+def test_a_sequence_that_is_full_ends_alone(make_gguf: Make) -> None:
+    with LlamaContext(make_gguf(), sequences=2, positions=512, engine="ik") as context:
+        made = generate(context, [[5] * 250, [6]], max_tokens=40, banned=[END])
+        assert len(list(made)) == 47
+        assert [len(ids) for ids in made.ids] == [7, 40]
+        with refused("prompts", "got 300 tokens, allowed: 256 at most"):
+            generate(context, [[5] * 300, [6]])
 
 
 def test_auto_takes_it_where_it_runs_the_file(
