@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_ahead import Ahead, Drafter
@@ -173,11 +173,9 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 
 
 def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
-    try:
-        if isinstance(prompt, str):
+    if isinstance(prompt, str):
+        with naming("prompts"):
             return context.tokenize(prompt, most=context.longest_text)
-    except InvalidRequest as error:
-        raise InvalidRequest("prompts", error.got, error.allowed) from error
     if not prompt:
         raise InvalidRequest("prompts", "one of no tokens", "one token or more in each")
     return [whole("prompts", token, 0, context.gguf.vocab_size - 1) for token in prompt]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.keywords import Target
 from logitsieve.api.results import Float32
 from logitsieve.index import Index
@@ -119,7 +119,5 @@ def read_word(index: Index, value: object) -> int:
 
 
 def read_ids(index: Index, field: str, values: list[object]) -> list[int]:
-    try:
+    with naming(field):
         return sorted({read_word(index, each) for each in values})
-    except InvalidRequest as error:
-        raise InvalidRequest(field, error.got, error.allowed) from error

@@ -209,13 +209,15 @@ class _LowRank(Normalizer):
         return log_z, np.concatenate(chosen).astype(np.float64)
 
     def _slices(self, query: Query) -> Iterator[tuple[slice, Float32]]:
-        head = query.head
-        whole = self.source(query.index).with_knobs(width=SvdHead.knob_table["width"].high)
-        source = cast(SvdHead, head if head.name == self.reads else whole)
+        head = source = query.head
+        if head.name != self.reads:
+            most = SvdHead.knob_table["width"].high
+            source = self.source(query.index).with_knobs(width=most)
+        previews = cast(SvdHead, source)
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
         for start in range(0, len(query.hidden), step):
             rows = slice(start, min(start + step, len(query.hidden)))
-            logits = source.scores(query.hidden[rows])
+            logits = previews.scores(query.hidden[rows])
             scanned = head.candidates(query.hidden[rows], query.k)
             owners = np.repeat(np.arange(len(logits)), np.diff(scanned.offsets))
             logits[owners, scanned.ids] = scanned.logits

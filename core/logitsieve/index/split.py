@@ -21,7 +21,6 @@ from logitsieve.utils.options import Progress, no_progress
 SHARDS_FOLDER = "shards"
 # The first one that an index has is its shards' default head.
 SHARD_HEADS = ("sketch", "exact")
-NO_CODE = 128  # of a coordinate that is not there
 
 
 def split_index(

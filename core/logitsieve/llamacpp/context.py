@@ -59,7 +59,6 @@ class LlamaContext(LlamaModel):
         engine: str | Host = LLAMACPP,
     ) -> None:
         self.sequences = whole("sequences", sequences, 1, MOST_SEQUENCES)
-        self.separate = separate
         self.headless = False
         super().__init__(gguf, engine)
         api, model = self._api, self._model

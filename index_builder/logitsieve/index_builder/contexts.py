@@ -9,7 +9,7 @@ from typing import Self, TypeAlias
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.results import ArrayLike, Float32, Int64
 from logitsieve.index_builder.arrays import FORMS, if_turned, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
@@ -129,10 +129,8 @@ def open_contexts(
     elif isinstance(source, np.ndarray):
         shards = [source]
     else:
-        try:
+        with naming(field):
             shards = [as_hidden(source)]
-        except InvalidRequest as error:
-            raise InvalidRequest(field, error.got, error.allowed) from error
     for shard in shards:
         if np.ma.is_masked(shard):
             raise InvalidRequest(field, MASKED, FORMS)

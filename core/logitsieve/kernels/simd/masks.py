@@ -6,8 +6,6 @@ from numba import types
 from logitsieve.kernels.compile import emits, inline
 from logitsieve.kernels.simd.lanes import (
     AVX512,
-    BYTE,
-    BYTES,
     INT32,
     INTEGERS,
     LANES,
@@ -47,15 +45,6 @@ def without(builder, mask, lanes):
     bits = builder.trunc(mask, ir.IntType(LANES))
     out = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
     return builder.select(out, ir.Constant(lanes.type, None), lanes)
-
-
-@emits(lambda states, place, state, lanes: lanes(states, types.intp, types.intp, lanes))
-def where_equal(builder, states, place, state, lanes):
-    """The lanes with a byte of states[place : place + 16] equal to `state`; else zeros."""
-    own = builder.load(vector_at(builder, states, place, BYTES), align=1)
-    same = spread(builder, builder.trunc(state, BYTE), BYTES)
-    equal = builder.icmp_unsigned("==", own, same)
-    return builder.select(equal, lanes, ir.Constant(lanes.type, None))
 
 
 @inline

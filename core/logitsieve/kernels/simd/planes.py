@@ -23,7 +23,7 @@ from logitsieve.kernels.simd.lanes import (
 )
 
 LARGEST_CODE = 16256.0  # 128 * 127
-NO_LARGER = 1.0 - 2.0**-20  # of 1 / scale: no code is above the largest (proofs/certified.py)
+NO_LARGER = 1.0 - 2.0**-20  # of 1 / scale: no code is above the largest (proofs/sketch.py)
 SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes between which a scale is a normal number
 
 

@@ -41,7 +41,7 @@ def pointer_to(dtype):
 
 
 float32_pointer = as_float32 = pointer_to(types.float32)
-float64_pointer = as_float64 = pointer_to(types.float64)
+float64_pointer = pointer_to(types.float64)
 int32_pointer = as_int32 = pointer_to(types.int32)
 uint8_pointer = as_uint8 = pointer_to(types.uint8)
 int64_pointer = as_int64 = pointer_to(types.int64)

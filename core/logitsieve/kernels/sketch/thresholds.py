@@ -11,7 +11,7 @@ from logitsieve.kernels.topk.queries import FLOOR, SIZE, STATE
 
 SEEDS = 2  # rows computed first for each answer: their k-th best is nearly the true one
 LOWEST = np.float32(-3.4028234e38)
-SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/certified.py
+SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/sketch.py
 
 
 @inline
