@@ -373,16 +373,29 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
 
 
 def test_beam_steps_take_the_fastest_measured_point_that_meets_the_target() -> None:
-    exact = make_point("exact", (100, 100, 40), (1, 1, 1), proven=True, step=(100, 90, 50))
+    exact = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
     quick = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.98)
     close = make_point("screen", probes=2, step=(30, 30, 60), step_low=0.995)
     points = [exact, FAST, quick, close]
     targeted = auto(points, {1: 0.999, 10: 0.99})
-    assert [targeted.stepping(rows, None) for rows in (1, 64)] == [close.setting, exact.setting]
-    assert targeted.stepping(1, 0.97) == quick.setting
-    assert targeted.stepping(1, 1.0) == exact.setting
-    assert auto(points).stepping(1, None) == exact.setting
-    assert auto([FAST]).stepping(1, 0.9) == ("exact", ())
+    assert [targeted.stepping(n, None, None) for n in (1, 64)] == [close.setting, exact.setting]
+    assert targeted.stepping(1, 0.97, None) == quick.setting
+    assert targeted.stepping(1, 1.0, None) == exact.setting
+    assert targeted.stepping(1, None, 1e-3) == exact.setting  # no estimate keeps that promise
+    assert auto([FAST]).stepping(1, 0.9, None) == ("exact", ())
+
+
+def test_without_a_target_steps_take_a_head_within_the_default_chance_whose_log_z_is_close() -> None:
+    exact = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
+    screen = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.999)
+    loose = make_point("sketch", max_error=1e-3, step=(30, 30, 30), step_low=0.999)
+    sketch = make_point("sketch", max_error=1e-15, step=(40, 40, 60), step_low=0.995)
+    rough = make_point("sketch", max_error=1e-15, step=(40, 40, 40), step_low=0.98)
+    points = [exact, screen, loose]
+    assert auto(points).stepping(1, None, None) == exact.setting
+    chosen = auto([*points, sketch])
+    assert [chosen.stepping(n, None, None) for n in (1, 64)] == [sketch.setting, exact.setting]
+    assert auto([*points, rough]).stepping(1, None, None) == exact.setting
 
 
 def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from logitsieve.index.manifest import CALIBRATION_FILE
 # A proof from at most half of W counts as faster by this factor: times have noise.
 MARGIN = 1.15
 
+STEP_PRECISION = 0.99  # of the pairs of a default beam step, without a target
+
 PROOF: Setting = EXACT.name, ()  # of any index
 SKETCHED = SketchHead.name
 DRAWING = EXACT.name, SKETCHED  # heads with every filter and the same draws
@@ -120,19 +122,20 @@ class Auto:
             return ANY_ROWS
         return bisect_right(self._batch_of, faster[-1]) - 1 if faster else 1
 
-    def stepping(self, rows: int, precision: float | None) -> Setting:
-        """Return the head and knobs of the fastest beam steps that meet a precision, or `exact`.
+    def stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
+        """Return the head and knobs of the fastest beam steps that meet a request, or `exact`.
 
-        `precision` None: the target of the largest k, or a proof without one.
+        `precision` None: the target of the largest k, or without one STEP_PRECISION by a head within
+        MAX_ERROR. Only a proof meets a `max_error`: estimates of log Z leave the order of beams open.
         """
-        least = precision
-        if least is None:
-            least = self.target[max(self.target)] if self.target else 1.0
+        most, least = 1.0, precision
+        if least is None and max_error is None:
+            most = 1.0 if self.target else MAX_ERROR
+            least = self.target[max(self.target)] if self.target else STEP_PRECISION
         times = {
             point.setting: point.step_us_at(rows)
             for point in self.points
-            if point.step_us
-            and (point.head == EXACT.name or (least < 1 and point.step_low >= least))
+            if point.step_us and (point.head == EXACT.name or _steps(point, least, most))
         }
         return min(times, key=times.__getitem__, default=PROOF)
 
@@ -175,6 +178,10 @@ def _at(head: str, max_error: float) -> Setting:
     return (head, (("max_error", max_error),)) if head == SKETCHED else PROOF
 
 
+def _steps(point: OperatingPoint, least: float | None, max_error: float) -> bool:
+    return least is not None and point.step_low >= least < 1 and point.max_error <= max_error
+
+
 def _meets(point: OperatingPoint, goal: Goal, max_error: float) -> bool:
     if not goal:
         return point.max_error <= max_error
@@ -213,7 +220,7 @@ def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> Poi
     if over == "steps" and request.normalizer == EXACT.name:
         return request._replace(automatic=False, head=EXACT.name)
     if over == "steps" and not request.normalizer:
-        head, knobs = auto.stepping(rows, request.precision)
+        head, knobs = auto.stepping(rows, request.precision, request.max_error)
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
         return PointRequest(False, None, head, knobs, normalizer, request.width)
     if over == "draws" and request.precision is None:

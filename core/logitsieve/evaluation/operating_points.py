@@ -107,7 +107,10 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Return the points that no other matches or beats in all times and precisions."""
+    """Return the points that no other matches or beats in all times and precisions.
+
+    Those of beam steps count as well.
+    """
     best: list[OperatingPoint] = []
     for point in points:
         if any(_dominates(other, point) for other in best):
@@ -121,10 +124,16 @@ def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
     promised = one.max_error <= other.max_error
     if not promised or (other.proven and not _computes_less(one, other)):
         return False
-    return all(
-        batch in one.us_per_row and one.us_per_row[batch] <= us
-        for batch, us in other.us_per_row.items()
-    ) and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
+    return (
+        _as_fast(one.us_per_row, other.us_per_row)
+        and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
+        and _as_fast(one.step_us, other.step_us)
+        and one.step_low >= other.step_low
+    )
+
+
+def _as_fast(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    return all(batch in one and one[batch] <= us for batch, us in other.items())
 
 
 def _computes_less(one: OperatingPoint, other: OperatingPoint) -> bool:

@@ -14,7 +14,7 @@ from logitsieve.evaluation import Judge, cpu_name, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import Each, in_turn
 from logitsieve.evaluation.timing import BATCHES, LIMIT_NS, TIMED_K
-from logitsieve.heads import Head
+from logitsieve.heads import Head, ScreenHead
 from logitsieve.index.calibration import CONTEXT_ROWS, pack_contexts
 from logitsieve.index_builder.beam_steps import StepJudge, Steps, step_us
 from logitsieve.index_builder.contexts import Contexts
@@ -26,6 +26,8 @@ JUDGED_ROWS = 256
 STEP_ROWS = 250  # of a block of beam steps
 STEP_PRODUCTS = 1 << 37  # multiplications with W to judge beam steps
 JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
+NEVER = -1.0  # `escalate` that leaves no row to the fallback
+LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
 LIBRARIES = ("logitsieve", "numpy", "numba", "faiss-cpu")
 
 Entry = dict[str, Any]  # of `points`
@@ -87,6 +89,18 @@ class Bench:
             for batch, us in times.items()
         ]
 
+    def stepping(self, head: Head, least: float) -> Head | None:
+        """Return the screen `head` with the knobs of its fastest beam steps that reach `least`."""
+        found: dict[float, Head] = {}
+        for escalate in dict.fromkeys((NEVER, head.knobs["escalate"])):
+            for error in LOG_Z_ERRORS:
+                tried = head.with_knobs(escalate=escalate, log_z_error=error)
+                steps = self._steps.judge(tried)
+                if steps is not None and steps.low >= least:
+                    found[step_us(tried, self._hidden, BATCHES[-1], BATCH_NS)] = tried
+                    break
+        return found[min(found)] if found else None
+
     @cached_property
     def _steps(self) -> StepJudge:
         most = max(1, STEP_PRODUCTS // (self._vocab_size * self._heldout.dim))
@@ -111,12 +125,17 @@ def calibrate(
     vocab_size: int,
     progress: Progress,
     each: Each = in_turn,
+    steps: float | None = None,
 ) -> dict[str, Any]:
-    """Measure heads, the first of which is `exact`."""
+    """Measure heads, the first of which is `exact`, and a screen for `steps` that are so precise."""
     bench = Bench(heads[0], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, head in enumerate(heads, start=1):
         points += bench.entries(head, bench.times(head))
+        if steps is not None and isinstance(head, ScreenHead) and head.estimates_log_z:
+            other = bench.stepping(head, steps)
+            if other is not None and other.knobs != head.knobs:
+                points += bench.entries(other, bench.times(other))
         progress("calibrate", done, len(heads))
     return bench.calibration(points)
 

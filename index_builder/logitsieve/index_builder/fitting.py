@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64
 from logitsieve.evaluation import us_per_row
-from logitsieve.evaluation.precision import Each, Judged, lower_bound
+from logitsieve.evaluation.precision import Each, Judged, in_turn, lower_bound
 from logitsieve.evaluation.timing import TIMED_K
 from logitsieve.heads import HEADS, Head, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
@@ -162,13 +162,16 @@ def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:
     return make_heads(HEADS, softmax, parts, knobs, 1, fallback)[name]
 
 
-def each_by(workers: Workers, shared: Iterable[Shared[Head]]) -> Each:
-    known = {id(each.value): each for each in shared}
+def each_by(workers: Workers, heads: Iterable[Shared[Head]]) -> Each:
+    """Return what spreads calls of `heads` over the workers, and makes those of others here."""
+    known = {id(each.value): each for each in heads}
 
     def each(
         call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ...]]
     ) -> Iterator[R]:
-        return workers.map(call, ((known[id(head)], *block) for block in blocks))
+        if (shared := known.get(id(head))) is None:
+            return in_turn(call, head, blocks)
+        return workers.map(call, ((shared, *block) for block in blocks))
 
     return each
 

@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from logitsieve.api.errors import InvalidRequest, TargetNotReached
 from logitsieve.api.results import Bool
+from logitsieve.evaluation import read_target
 from logitsieve.evaluation.precision import BLOCKS
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index import HeadEntry, Index, open_index, write_index
@@ -92,7 +93,9 @@ def run(
             if not inputs.target:
                 judged = judged.spread(max(BLOCKS, JUDGED_LOGITS // softmax.vocab_size), BLOCKS)
             points = [one.value for one in measured]
-            calibration = calibrate(points, judged, softmax.vocab_size, progress, each)
+            target = read_target({"target_precision": inputs.target})
+            steps = target[max(target)] if target else None
+            calibration = calibrate(points, judged, softmax.vocab_size, progress, each, steps)
     entries = {EXACT: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)

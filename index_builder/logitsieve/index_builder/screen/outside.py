@@ -2,8 +2,9 @@
 
 A list L of a cluster holds most of a context's probability, but log Z needs all of it. The log of
 the sum of e^logit over all rows outside L is nearly linear in the context h of the cluster: u.h + a
-by ridge regression, whose penalty and spread come from a fifth of the contexts that it leaves out.
-An error of log Z is the spread times the share of e^(u.h + a). Not in the paper.
+by ridge regression towards the u of least squares that all clusters share. The penalty and the
+spread come from a fifth of the contexts that the regression leaves out. An error of log Z is the
+spread times the share of e^(u.h + a). Not in the paper.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,10 @@ from logitsieve.kernels.topk.merge import VALUE
 
 MOST_PRODUCTS = 1 << 39  # multiplications with W for log Z of contexts, about: seconds
 MOST_ROWS = 4096  # of a cluster
-LEAST_ROWS = 40  # of a cluster with a fit; others have a mean
-PENALTIES = (6.0, 60.0, 600.0)  # of a weight's square, over the mean square of a coordinate
+LEAST_ROWS = 40  # of a cluster with a fit; others have the shared u and a mean
+# Of a weight's square, over the mean square of a coordinate; the first leaves the shared u.
+PENALTIES = (1e12, 600.0, 60.0, 6.0)
+LESS = 0.9  # of its spread that a smaller penalty has to leave
 LEFT_OUT = 5  # every so-manieth context measures the fit
 NO_MASS = -1e30  # a bias
 LEAST_SHARE, LEAST_SPREAD = 1e-7, 1e-6  # below float32's rounding of log Z
@@ -40,17 +43,19 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     count, dim = arrays["centroids"].shape
     rows = np.zeros((count, dim), np.float32)
     biases, spreads = np.zeros(count, np.float32), np.empty(count, np.float32)
-    everywhere = float(outside.mean()), max(float(outside.std()), LEAST_SPREAD)
+    shared = _shared_row(clusters, hidden, outside)
+    rest = outside - hidden @ shared
+    everywhere = float(rest.mean()), max(float(rest.std()), LEAST_SPREAD)
     for cluster in range(count):
         own = np.flatnonzero(clusters == cluster)
         own = own[:: -(-len(own) // MOST_ROWS) or 1]
         if len(own) < LEAST_ROWS:
-            biases[cluster], spreads[cluster] = everywhere
+            rows[cluster], (biases[cluster], spreads[cluster]) = shared, everywhere
             if len(own):
-                biases[cluster] = outside[own].mean()
+                biases[cluster] = rest[own].mean()
             continue
-        fit = _fit(hidden[own].astype(np.float64), outside[own])
-        rows[cluster], biases[cluster], spreads[cluster] = fit
+        fit = _fit(hidden[own].astype(np.float64), rest[own])
+        rows[cluster], biases[cluster], spreads[cluster] = shared + fit.row, fit.bias, fit.spread
         inputs.progress("log Z", cluster + 1, count)
     return {
         **arrays, "outside_rows": rows, "outside_biases": biases, "outside_spreads": spreads
@@ -81,6 +86,20 @@ def _listed(
     return head.clusters(hidden), head.best_with_log_z(hidden, 1).log_z[:, VALUE]
 
 
+def _shared_row(clusters: Int32, hidden: Float32, outside: Float64) -> Float64:
+    """Return u [D], by ridge regression within all clusters."""
+    order = np.argsort(clusters, kind="stable")
+    starts = np.unique(clusters[order], return_index=True)[1]
+    centred, wanted = hidden[order].astype(np.float64), outside[order]
+    for own in np.split(np.arange(len(order)), starts[1:]):
+        centred[own] -= centred[own].mean(axis=0)
+        wanted[own] -= wanted[own].mean()
+    gram = centred.T @ centred
+    penalty = PENALTIES[-1] * float((centred * centred).mean()) + LEAST_SPREAD
+    row: Float64 = np.linalg.solve(gram + penalty * np.eye(len(gram)), centred.T @ wanted)
+    return row
+
+
 class _Fit(NamedTuple):
     row: Float64  # [D]
     bias: float
@@ -99,7 +118,7 @@ def _fit(hidden: Float64, outside: Float64) -> _Fit:
         row = np.linalg.solve(gram + penalty * size * np.eye(len(gram)), moments)
         errors = wanted[left_out] - centred[left_out] @ row
         spread = max(float(np.sqrt((errors * errors).mean())), LEAST_SPREAD)
-        if best is None or spread < best.spread:
+        if best is None or spread < LESS * best.spread:
             best = _Fit(row, level - float(mean @ row), spread)
     assert best is not None
     return best
