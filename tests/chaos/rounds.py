@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -15,7 +16,7 @@ import numpy as np
 from logitsieve.llamacpp import GgufModel
 from tests.chaos.completions import Completions
 from tests.chaos.hostile import OF_GRPC, OF_HTTP, attack
-from tests.chaos.process import Process
+from tests.chaos.process import Process, Stopwatch
 from tests.chaos.service import ADMIN_TOKEN, TOKEN, Ask, Ports, Service, write_models
 from tests.chaos.tally import Tally
 from tests.client.test_llamacpp import write_gguf_index
@@ -64,16 +65,16 @@ class Watch:
             thread.join()
 
     def _probe(self) -> None:
-        last = monotonic()
+        what, last = f"{self._about}: seconds of silence", Stopwatch(self._process)
         while not self._over.wait(0.1):
             where = self.where
             answered = self._answered()
-            silence = monotonic() - last
-            if answered:
-                last = monotonic()
             quiet = where == "in quiet" == self.where
             most = MOST_SILENCE_AFTER_S if quiet else MOST_SILENCE_S
-            self._tally.measure(f"{self._about}: seconds of silence", silence, most, where)
+            self._tally.measure(what, last.seconds(most), most, where, self.last_refusal)
+            self._tally.measure(f"{what}, others' included", last.whole(), inf, where)
+            if answered:
+                last = Stopwatch(self._process)
 
     def _answered(self) -> bool:
         try:
@@ -144,8 +145,8 @@ def run_round(
             before_end()
             number = int(rng.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
             what, most = f"{about}: seconds to end", DRAIN_S + LAST_S + SLACK_S
-            taken = process.seconds_to_end(number, most + 1)
-            tally.measure(what, taken, most, f"after {signal.Signals(number).name}")
+            seconds = process.seconds_to_end(number, most + 1)
+            tally.measure(what, seconds, most, f"after {signal.Signals(number).name}")
             if process.ended:
                 tally.fault(f"{about}: ended with {process.ended}, not 0, after a signal")
     finally:

@@ -29,12 +29,12 @@ class Tally:
             self.faults[sentence] += 1
             self.examples.setdefault(sentence, example[:300])
 
-    def measure(self, what: str, value: float, most: float, where: str) -> None:
+    def measure(self, what: str, value: float, most: float, where: str, example: str = "") -> None:
         """Keep the largest of `what`; beyond `most` it is a fault."""
         with self.lock:
             self.worst[what] = max(value, self.worst.get(what, 0.0))
         if value > most:
-            self.fault(f"{what}: more than {most:g} {where}")
+            self.fault(f"{what}: more than {most:g} {where}", f"{value:.1f} {example}")
 
     def lines(self) -> list[str]:
         made = [f"{'caller':14}" + "".join(f"{outcome:>10}" for outcome in OUTCOMES)]

@@ -1,7 +1,9 @@
 """The tool itself: it notices answers that change, limits that are passed, and a process's end."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.chaos.completions import Completions
-from tests.chaos.process import Process
+from tests.chaos.process import Process, Taken
 from tests.chaos.tally import Tally
 
 ASKED = 4
@@ -77,3 +79,29 @@ def test_a_process_is_watched_with_its_children(tmp_path: Path) -> None:
         assert process.seconds_to_end(signal.SIGTERM, 5) < 5
     finally:
         process.kill()
+
+
+def test_time_that_others_take_while_a_run_waits_for_it_is_not_counted() -> None:
+    began = Taken(waited_s=5.0, by_others_s=7.0)
+    assert Taken(15.0, 11.0).since(began) == 4.0  # it waited for itself, too
+    assert Taken(6.0, 11.0).since(began) == 1.0  # it had nothing to do
+    assert Taken(4.0, 11.0).since(began) == 0.0  # its threads that waited have ended
+
+
+BUSY = """
+import os, time
+if not os.fork():
+    os.setsid()
+    while time.process_time() < 0.3:
+        pass
+"""
+
+
+@pytest.mark.system
+def test_a_process_of_another_session_takes_time_from_a_run(tmp_path: Path) -> None:
+    process = Process(Path(sys.executable), tmp_path / "log", "--help")
+    before = process.taken()
+    subprocess.run([sys.executable, "-c", BUSY], check=True, capture_output=True)  # to its end
+    after = process.taken()
+    process.kill()
+    assert after.by_others_s - before.by_others_s > 0.25 / (os.cpu_count() or 1)

@@ -102,12 +102,18 @@ def asked(rpc: str, request_id: int, request: Any = None, timeout_ms: int = 0) -
 
 
 class RawStream:
-    """A Decode stream that anything can be sent on."""
+    """A Decode stream that the server has taken or refused, and that anything can be sent on."""
 
     def __init__(self, channel: grpc.Channel, timeout: float = WAIT_S, headers: Any = None) -> None:
-        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         decode = channel.stream_stream("/logitsieve.v1.Decoder/Decode")
-        self.call = decode(iter(self._outbox.get, None), timeout=timeout, metadata=headers)
+        while True:
+            self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+            outgoing = iter(self._outbox.get, None)
+            self.call = decode(outgoing, timeout=timeout, metadata=headers)
+            self.call.initial_metadata()  # comes when the server takes the stream, or ends it
+            if self.call.is_active() or self.call.code() is not Code.CANCELLED:
+                return
+            self._outbox.put(None)  # not taken within UNSEEN_S: the machine is busy
 
     def send(self, *messages: pb.DecodeRequest | bytes) -> None:
         for message in messages:

@@ -144,6 +144,21 @@ async def test_a_refused_client_is_told_the_time_that_the_queue_takes() -> None:
     assert caught.value.retry_after_s == pytest.approx(2 * 100 * US * 1e-6)
 
 
+async def test_one_pause_refuses_no_one_after_it_and_a_slow_engine_is_learnt() -> None:
+    queue, pace = batcher(), RunningMean()
+    for took_us in (US, 10_000 * US):
+        queue.put(waiting(1, pace=pace))
+        finish(queue, take(queue), took_us)
+    for _ in range(20):
+        queue.put(waiting(1, deadline=monotonic() + 1.0, pace=pace))
+    while queue.rows:
+        finish(queue, take(queue), 20 * US)
+    for _ in range(8):
+        queue.put(waiting(1, pace=pace))
+        finish(queue, take(queue), 1000 * US)
+    assert 500 < pace.value < 1000
+
+
 async def test_who_cannot_be_answered_in_time_is_refused_at_once_or_never_computed() -> None:
     queue, pace = batcher(), RunningMean()
     queue.put(waiting(1, pace=pace))

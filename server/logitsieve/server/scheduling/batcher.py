@@ -11,7 +11,7 @@ from time import monotonic, perf_counter_ns
 from typing import NamedTuple
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
-from logitsieve.server.scheduling.request import QueuedRequest
+from logitsieve.server.scheduling.request import WORST, QueuedRequest
 
 LEAST_RETRY_S = 0.05
 
@@ -130,7 +130,9 @@ class Batcher:
         """Take back a batch; `took_us` None if it failed."""
         with self._changed:
             if took_us is not None:
-                batch.requests[0].pace.add(took_us / max(batch.estimate_us, 1e-3))
+                pace = batch.requests[0].pace
+                most = WORST * max(pace.value, 1.0)
+                pace.add(min(took_us / max(batch.estimate_us, 1e-3), most))
             for queued in batch.late:
                 self._leave(queued)
             for queued in batch.requests:
