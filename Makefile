@@ -89,7 +89,7 @@ test-eval: .venv/eval  ## lm_eval, which is installed for them, against OpenAI's
 
 test-avx2: .venv/dev  ## some tests as on a CPU with AVX2 and nothing newer, where this one has more
 	@if grep -qE 'avx512f|avx_vnni' /proc/cpuinfo; \
-	then $(AVX2) $(PYTEST) -m 'not exhaustive' $(AVX2_TESTS); \
+	then $(AVX2) $(PYTEST) --dist loadgroup -m 'not exhaustive' $(AVX2_TESTS); \
 	else echo 'This CPU has nothing newer than AVX2: all tests run so.'; fi
 
 test: check           ## everything but the exhaustive sweeps

@@ -5,6 +5,7 @@ kernels have the marker `gpu`: then they run under Triton's interpreter.
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -37,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let each worker of a large run compile its share of the kernels, not all that it needs."""
+    """Let workers of a large run share the compiling of kernels; what is imported is no garbage."""
+    gc.freeze()
     worker = getattr(session.config, "workerinput", None)
     if worker and len(session.items) > LARGE:
         from tests.kernels.ready import compile_share

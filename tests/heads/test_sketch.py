@@ -25,6 +25,8 @@ from tests.synthetic import (
     usual_sketch,
 )
 
+pytestmark = pytest.mark.xdist_group("sketch")  # one worker of `make test-avx2` compiles it
+
 
 def bounded(softmax: Softmax, seen: np.ndarray, first: int = 32) -> SketchHead:
     """A sketch turned towards the contexts `seen`."""

@@ -19,10 +19,17 @@ def forget() -> None:
 
 
 def compile_share(number: int, shares: int) -> None:
-    """Compile one of so many equal shares of all kernels that are imported."""
-    each = [one.entry for _, one in sorted(_kernels().items())]
-    each += [partial(addresses, kind) for kind in STORED_TYPES]
-    for compiled in each[number::shares]:
+    """Have all imported kernels at hand, most of them compiled by one of so many processes.
+
+    Two go through the same kernels from either end until they meet what the other has left in the
+    cache. Neighbours share functions, which a process reads once for all of them.
+    """
+    each = [partial(addresses, kind) for kind in STORED_TYPES]
+    kernels = sorted(_kernels().values(), key=lambda one: one._dispatcher.py_func.__module__)
+    each += [one.entry for one in kernels]
+    pair, pairs = number // 2, (shares + 1) // 2
+    own = each[len(each) * pair // pairs :] + each[: len(each) * pair // pairs]
+    for compiled in own[:: 1 - 2 * (number % 2)]:
         compiled()
 
 
