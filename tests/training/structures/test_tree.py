@@ -50,8 +50,8 @@ def leaf_probabilities(tree: KernelTree, query: tuple[Float32, float]) -> Float6
             return [probability]
         middle = (first + last) // 2
         left, right = mass(first, middle), mass(middle, last)
-        low = probability * left / (left + right) if probability else 0.0
-        return share(first, middle, low) + share(middle, last, probability - low)
+        each = probability / (left + right) if probability else 0.0
+        return share(first, middle, each * left) + share(middle, last, each * right)
 
     return np.array(share(0, tree.leaves, 1.0))
 
