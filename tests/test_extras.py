@@ -173,48 +173,51 @@ def test_a_build_and_the_demo_install_no_torch() -> None:
     assert "torch" in brought("training") & brought("huggingface") & brought("gpu")
 
 
-def without_torch(code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python where `import torch` fails."""
-    code = f"import sys\nsys.modules['torch'] = None\n{code}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
+def without_torch(*steps: str) -> str:
+    """What Python says to steps of code where `import torch` fails."""
+    code = "\n".join(("import sys", "sys.modules['torch'] = None", *steps))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
-def command(*arguments: object) -> str:
-    return f"from logitsieve.cli import main\nsys.argv[1:] = {[*map(str, arguments)]}\nmain()"
+def command(*arguments: object, code: int = 0) -> str:
+    """A step that runs the program as the shell does."""
+    return (
+        "from logitsieve.cli import main\n"
+        f"sys.argv[1:] = {[*map(str, arguments)]}\n"
+        "try: main()\n"
+        f"except SystemExit as ended: assert (ended.code or 0) == {code}, ended.code"
+    )
 
 
-def test_an_index_with_a_screen_is_built_without_torch(tmp_path: Path) -> None:
+def test_the_demo_and_a_build_with_a_screen_load_no_torch(tmp_path: Path) -> None:
     softmax, light = make_softmax(), "--clusters 6 --rounds 2 --steps 5 --kmeans-iterations 3"
     np.save(tmp_path / "W.npy", softmax.weight)
     np.save(tmp_path / "H.npy", np.float32(make_hidden(600)))
     given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
     heads, out = "exact,screen,sketch,svd,lsh,graph,ivf,frequency", tmp_path / "lm" / "1"
-    done = without_torch(command("build", *given, "--heads", heads, "--out", out))
-    assert done.returncode == 0, done.stderr
+    without_torch(
+        "import demo.run, demo.warm, demo.gguf",
+        "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline",
+        command("build", *given, "--heads", heads, "--out", out),
+        command("evaluate", out, "--contexts", tmp_path / "H.npy"),
+    )
     index = open_index(out)
     assert index.head("screen").topk(make_hidden(4), 3).ids.shape == (4, 3)
-    done = without_torch(command("evaluate", out, "--contexts", tmp_path / "H.npy"))
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_demo_and_llama_cpp_s_contexts_load_no_torch() -> None:
-    done = without_torch(
-        "import demo.run, demo.warm, demo.gguf\n"
-        "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline"
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_needs_torch_names_its_extra(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "text.txt").write_text("one two")
-    for source, extra in (
-        (["--module", tmp_path / "model.py:load"], "training"),
-        (["--huggingface", tmp_path, "--text", tmp_path / "text.txt"], "huggingface"),
-    ):
-        done = without_torch(command("capture", *source, "--out", tmp_path / "out"))
-        assert done.returncode == 1
-        assert re.match(rf"error: torch is not installed: .*'\.\[{extra}\]'", done.stderr)
-    done = without_torch(command("train", "--text", tmp_path / "text.txt", "--out", tmp_path / "r"))
-    assert "torch is not installed: pip install -c constraints.txt -e '.[training]'" in done.stderr
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("one two")
+    asked = {
+        "training": ["capture", "--module", tmp_path / "model.py:load", "--out", out],
+        "huggingface": ["capture", "--huggingface", tmp_path, "--text", text, "--out", out],
+    }
+    trains = ["train", "--text", text, "--out", out]
+    said = without_torch(*(command(*each, code=1) for each in (*asked.values(), trains)))
+    lines = [line for line in said.splitlines() if line.startswith("error: ")]
+    for line, extra in zip(lines, (*asked, "training"), strict=True):
+        assert re.match(rf"error: torch is not installed: .*'\.\[{extra}\]'", line)

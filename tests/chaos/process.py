@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 START_S = 300.0  # a first start compiles every kernel
-MIB = 1 << 20
 
 
 def processes() -> Iterator[tuple[int, list[str]]]:

@@ -1,8 +1,5 @@
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 from logitsieve.index import open_index
 from logitsieve.training import LOSSES
 from tests.cli.conftest import SMALL, Run
+from tests.server.running import process
 
 
 def test_training_ends_and_a_run_keeps_its_options(run: Run, text: Path, tmp_path: Path) -> None:
@@ -51,18 +49,12 @@ def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: 
 def test_a_signal_saves_it(run: Run, text: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
     options = (*SMALL, "--epochs", 10**6, "--valid-every", 5)
-    command = [sys.executable, "-m", "logitsieve", "train", "--text", text, "--out", out]
-    training = subprocess.Popen(
-        [str(part) for part in (*command, *options)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert training.stderr is not None
-    assert any("valid perplexity" in line for line in training.stderr)
-    training.send_signal(number)
-    said = training.communicate(timeout=100)[1]
+    command = ("-m", "logitsieve", "train", "--text", text, "--out", out, *options)
+    with process(*command, COLUMNS="200") as training:
+        assert training.stderr is not None
+        assert any("valid perplexity" in line for line in training.stderr)
+        training.send_signal(number)
+        said = training.communicate(timeout=100)[1]
     assert training.returncode == 1
     assert "Go on with the same command and --resume" in said
     assert (out / "checkpoint.pt").exists()

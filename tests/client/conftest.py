@@ -1,8 +1,7 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from tests.client import tiny_models
 
@@ -12,15 +11,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "bart": tiny_models.bart,
     "t5": tiny_models.t5,
 }
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_torch_thread() -> Iterator[None]:
-    """Models this small lose ten times what they gain by a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -1,11 +1,11 @@
 """The process of the endpoint: its port, its tokens, its end."""
 
-import os
 import signal
-import subprocess
-import sys
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import product
 from pathlib import Path
+from subprocess import Popen
 from time import sleep
 
 import pytest
@@ -15,9 +15,11 @@ from logitsieve.completions.serve import Port
 from tests.completions import fake_engine
 from tests.completions.conftest import NAME, Client
 from tests.server.materials import write_tokens
-from tests.server.running import Loop, said_by
+from tests.server.running import Loop, process, said_by
 
 OLD, NEW, CONSOLE = "a-token-of-readers", "another-one-of-readers", "console-token-0123"
+SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+BY_DEFAULT = ("stubborn", signal.SIGHUP), ("loading", signal.SIGTERM)
 SERVE = """
 import sys
 from logitsieve.completions import CompletionsConfig
@@ -54,36 +56,33 @@ def test_tokens_are_read_again(loop: Loop, tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("engine", ["stubborn", "loading"])
+@pytest.mark.parametrize(
+    ("engine", "sent"),
+    [
+        pytest.param(*each, marks=() if each in BY_DEFAULT else pytest.mark.exhaustive)
+        for each in product(("stubborn", "loading"), SIGNALS)
+    ],
+)
 def test_a_signal_ends_an_engine_that_does_not_heed_it(
     engine: str, sent: signal.Signals, tmp_path: Path
 ) -> None:
-    script = tmp_path / "serving.py"
-    script.write_text(SERVE)
-    server = subprocess.Popen(
-        [sys.executable, str(script), engine],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-    )
-    said_by(server, "^an engine is here$" if engine == "loading" else r"^fake at (http\S+)/v1$")
-    server.send_signal(sent)
-    rest = server.communicate(timeout=60)[1]  # ends with the engine, which has the same stderr
+    with serving(tmp_path, engine) as server:
+        said_by(server, "^an engine is here$" if engine == "loading" else r"^fake at (http\S+)/v1$")
+        server.send_signal(sent)
+        rest = server.communicate(timeout=60)[1]  # ends with the engine, which has the same stderr
     assert server.returncode == 0, rest
     assert ("something still ran 3 s after the signal" in rest) == (engine == "stubborn")
 
 
 @pytest.mark.system
 def test_an_engine_ends_with_the_process_of_the_port(tmp_path: Path) -> None:
-    script = tmp_path / "serving.py"
+    with serving(tmp_path, "stubborn") as server:
+        said_by(server, r"^fake at (http\S+)/v1$")
+        server.kill()
+        server.communicate(timeout=60)
+
+
+def serving(folder: Path, engine: str) -> AbstractContextManager[Popen[str]]:
+    script = folder / "serving.py"
     script.write_text(SERVE)
-    server = subprocess.Popen(
-        [sys.executable, str(script), "stubborn"],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-    )
-    said_by(server, r"^fake at (http\S+)/v1$")
-    server.kill()
-    server.communicate(timeout=60)
+    return process(script, engine, PYTHONPATH=str(Path.cwd()))

@@ -39,6 +39,12 @@ PATHS = [
     *(b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"),
 ]
 
+
+OTHERS = [
+    pytest.param(one, marks=pytest.mark.exhaustive) for one in (signal.SIGTERM, signal.SIGHUP)
+]
+SENT = pytest.mark.parametrize("sent", [signal.SIGINT, *OTHERS])
+
 HELD = """
 import sys
 from pathlib import Path
@@ -68,7 +74,7 @@ def held(models: Path, what: str, drain_s: float) -> AbstractContextManager[Pope
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@SENT
 def test_it_leaves_with_0_if_told(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with started(tmp_path) as server, DecoderClient(server.address, timeout_s=WAIT_S) as client:
@@ -144,8 +150,7 @@ def called(port: int, headers: bytes) -> bytes:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("path", PATHS)
-def test_calls_without_a_message_do_not_delay_its_end(path: bytes, tmp_path: Path) -> None:
+def test_calls_without_a_message_do_not_delay_its_end(tmp_path: Path) -> None:
     write_model(tmp_path)
     with (
         started(tmp_path, drain_s=10 * WAIT_S) as server,
@@ -153,7 +158,7 @@ def test_calls_without_a_message_do_not_delay_its_end(path: bytes, tmp_path: Pat
     ):
         calls = [
             frame(HEADERS, END_HEADERS, stream, block(path)) + frame(DATA, 0, stream, HALF)
-            for stream in range(1, 13, 2)
+            for stream, path in zip(range(1, 25, 2), 3 * PATHS, strict=True)
         ]
         client.sendall(START + AGREED + b"".join(calls) + frame(PING, 0, 0, PINGED))
         said = b""
@@ -202,7 +207,7 @@ def test_it_leaves_whatever_still_runs_in_it(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@SENT
 def test_a_second_signal_ends_it(tmp_path: Path, sent: signal.Signals) -> None:
     write_model(tmp_path)
     with (

@@ -40,7 +40,7 @@ def memory_mb(process: int) -> dict[str, float]:
             if name in ("VmRSS", "VmHWM")}  # fmt: skip
 
 
-@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("tokens", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, tokens: bool) -> None:
     """Beside calls without a message, and health checks as long as the port takes them."""
     options = dict(OPTIONS)

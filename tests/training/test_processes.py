@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -74,9 +75,8 @@ def followed(rank: int, name: str) -> dict[str, Any]:
 def one_of_two(rank: int, folder: str) -> None:
     """All that one process trains."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
+    meeting, patience = f"file://{folder}/meeting", timedelta(minutes=2)
+    torch.distributed.init_process_group("gloo", meeting, patience, world_size=2, rank=rank)
     found = {name: followed(rank, name) for name in OPTIONS}
     torch.save({**found, "halves": halves(rank)}, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
@@ -84,9 +84,11 @@ def one_of_two(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Results of each loss, and `halves`, by process."""
+    """Results of each loss, and `halves`, by process, of which the second is this one."""
     folder = tmp_path_factory.mktemp("processes")
-    spawn(one_of_two, (str(folder),), nprocs=2)  # type: ignore[no-untyped-call]
+    other = spawn(one_of_two, (str(folder),), nprocs=1, join=False)  # type: ignore[no-untyped-call]
+    one_of_two(1, str(folder))
+    other.join()
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
     return first, second
 
