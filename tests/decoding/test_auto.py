@@ -385,7 +385,7 @@ def test_beam_steps_take_the_fastest_measured_point_that_meets_the_target() -> N
     assert auto([FAST]).stepping(1, 0.9, None) == ("exact", ())
 
 
-def test_without_a_target_steps_take_a_head_within_the_default_chance_whose_log_z_is_close() -> None:
+def test_without_a_target_steps_take_a_head_within_the_chance_whose_log_z_is_close() -> None:
     exact = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
     screen = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.999)
     loose = make_point("sketch", max_error=1e-3, step=(30, 30, 30), step_low=0.999)

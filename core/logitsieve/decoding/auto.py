@@ -125,8 +125,9 @@ class Auto:
     def stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
         """Return the head and knobs of the fastest beam steps that meet a request, or `exact`.
 
-        `precision` None: the target of the largest k, or without one STEP_PRECISION by a head within
-        MAX_ERROR. Only a proof meets a `max_error`: estimates of log Z leave the order of beams open.
+        `precision` None: the target of the largest k, or without one STEP_PRECISION by a head
+        within MAX_ERROR. Only a proof meets a `max_error`: estimates of log Z leave the order of
+        beams open.
         """
         most, least = 1.0, precision
         if least is None and max_error is None:

@@ -127,7 +127,7 @@ def calibrate(
     each: Each = in_turn,
     steps: float | None = None,
 ) -> dict[str, Any]:
-    """Measure heads, the first of which is `exact`, and a screen for `steps` that are so precise."""
+    """Measure heads, the first of them `exact`, and a screen for `steps` that are so precise."""
     bench = Bench(heads[0], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, head in enumerate(heads, start=1):

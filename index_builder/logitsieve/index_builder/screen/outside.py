@@ -96,8 +96,8 @@ def _shared_row(clusters: Int32, hidden: Float32, outside: Float64) -> Float64:
         wanted[own] -= wanted[own].mean()
     gram = centred.T @ centred
     penalty = PENALTIES[-1] * float((centred * centred).mean()) + LEAST_SPREAD
-    row: Float64 = np.linalg.solve(gram + penalty * np.eye(len(gram)), centred.T @ wanted)
-    return row
+    row = np.linalg.solve(gram + penalty * np.eye(len(gram)), centred.T @ wanted)
+    return row.astype(np.float64, copy=False)
 
 
 class _Fit(NamedTuple):
