@@ -3,7 +3,7 @@
     python -m benchmarks.batches MODELS/lm/1 MODELS/nmt/1
 
 Each head and grade of each index answers the top 5 of contexts that the build held out, on one
-thread; all take turns. Prints the largest cliffs, and draws batches.svg beside the raw results.
+thread; all take turns. Prints the table, and draws batches.svg beside the raw results.
 """
 
 from functools import partial
@@ -14,8 +14,9 @@ import numpy as np
 
 from benchmarks import raw
 from benchmarks.machine import describe
-from benchmarks.plots import MARKS, OURS, picture
+from benchmarks.plots import draw_batches
 from benchmarks.race.methods import hold_threads
+from benchmarks.tables import races
 from benchmarks.timing import race
 from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
@@ -42,12 +43,8 @@ def main() -> None:
                 }
     results = {"machine": describe(), "k": K, "indexes": found}
     raw.write(options.out, results)
-    draw(results, options.out.with_suffix("").with_suffix(".svg"))
-    for name, about in found.items():
-        for head, times in about["us_per_row"].items():
-            worst = max(times, key=lambda size: times[size])
-            alone = f"{name}, {head}: {times['1']:.0f} us a row alone"
-            print(f"{alone}, at worst {times[worst] / times['1']:.2f}x (B = {worst})")
+    draw_batches(results, options.out.with_suffix("").with_suffix(".svg"))
+    print(races.batches(results))
 
 
 def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str, float]]:
@@ -68,23 +65,6 @@ def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str,
             found[name][str(size)] = us["median"]
         progress("batches", number, len(SIZES))
     return found
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """One panel an index: microseconds a row by B, both on log scales."""
-    indexes = results["indexes"]
-    with picture(path, len(indexes), (1 + 3.4 * len(indexes), 3.2)) as (figure, panels):
-        for axes, (name, about) in zip(np.atleast_1d(panels), indexes.items(), strict=True):
-            for place, (head, times) in enumerate(about["us_per_row"].items()):
-                axes.plot(
-                    SIZES, [*times.values()], marker=MARKS[place], color=OURS[place], label=head
-                )
-            axes.set(xscale="log", yscale="log", title=name, xlabel="rows a call")
-            axes.set_xticks(SIZES[::2], SIZES[::2], fontsize=7, minor=False)
-            axes.minorticks_off()
-        handles, labels = np.atleast_1d(panels)[-1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.99, 0.5), frameon=False)
-        np.atleast_1d(panels)[0].set_ylabel("µs a row")
 
 
 if __name__ == "__main__":

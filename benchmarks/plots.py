@@ -1,4 +1,4 @@
-"""Pictures of raw results: of the races, and of `benchmarks.screen`. `python -m benchmarks.plots`.
+"""Pictures of raw results: races, `benchmarks.screen`, `.batches`. `python -m benchmarks.plots`.
 
 A race's are like Figures 2 to 7 of Chen et al. 2019: speed-up over the best exact float32 search
 against precision, the settings of each method that no other of its own settings beats in both. One
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib import pyplot
 
 from benchmarks import raw
 from benchmarks.race.points import FLOAT32, Race
+from benchmarks.tables.races import BATCHES
 
 SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
 COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve exact": "#6fb79c"}
@@ -36,6 +38,8 @@ MARKS = "osD^vP*X<>hd"
 def main() -> None:
     """Draw the pictures of all raw results."""
     draw_screen(raw.load("screen"), SCREEN)
+    if BATCHES.exists():
+        draw_batches(raw.load("batches"), raw.RESULTS / "batches.svg")
     for source in sorted(raw.RESULTS.glob("race/*.json.gz")):
         results = raw.read(source)
         if "points" in results:
@@ -73,6 +77,24 @@ def draw_screen(results: dict[str, Any], path: Path) -> None:
             "five",
             fontsize=10,
         )
+
+
+def draw_batches(results: dict[str, Any], path: Path) -> None:
+    """Microseconds a row by B, both on log scales: one panel an index."""
+    indexes = results["indexes"]
+    with picture(path, len(indexes), (1 + 3.4 * len(indexes), 3.2)) as (_, panels):
+        panels = np.atleast_1d(panels)
+        for axes, (name, about) in zip(panels, indexes.items(), strict=True):
+            for (head, times), mark, colour in zip(
+                about["us_per_row"].items(), cycle(MARKS), cycle(OURS), strict=False
+            ):
+                sizes = list(map(int, times))
+                axes.plot(sizes, [*times.values()], marker=mark, color=colour, label=head)
+            axes.set(xscale="log", yscale="log", title=name, xlabel="rows a call")
+            axes.set_xticks(sizes[::2], sizes[::2], fontsize=7, minor=False)
+            axes.minorticks_off()
+            axes.legend(frameon=False, fontsize=7)
+        panels[0].set_ylabel("µs a row")
 
 
 def draw_race(results: dict[str, Any], out: Path) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import compress
+from typing import Any
 
 from benchmarks.race.points import ANY, BATCH, COLD, FLOAT32, HIGH, LOW, WARM, Race, Time
-from benchmarks.raw import load
-from benchmarks.tables.figures import ABSENT, digits, markdown, ratio
+from benchmarks.raw import RESULTS, load
+from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown, ratio
 
 MODELS = {  # every softmax of the comparison
     "lm-docs": "LSTM",
@@ -17,6 +18,7 @@ MODELS = {  # every softmax of the comparison
     "synthetic-250k": "synthetic",
 }
 SCREEN = "logitsieve screen"
+BATCHES = RESULTS / "batches.json.gz"
 SHAPES: tuple[str, ...] = ("lm-docs", "lstm-1500", "nmt-captions", "nmt-software")
 SHAPES += ("transformer-30k", "lm-docs-70k", "synthetic-250k")
 FIRST = ("gemma-3-270m", "smollm2-135m", "lm-docs", "transformer-30k")  # README.md
@@ -158,12 +160,28 @@ def processors() -> str:
     return markdown(["µs per row", *map(shown, names)], rows)
 
 
+def batches(results: dict[str, Any]) -> str:
+    """A row for each index and head: microseconds a row, and the most over one row a call."""
+    rows, sizes = [], list[str]()
+    for name, about in results["indexes"].items():
+        vocab_size, dim, _ = about["shape"]
+        for head, times in about["us_per_row"].items():
+            sizes = list(times)
+            worst = max(times, key=lambda size: float(times[size]))
+            cells = [f"{name}: V = {vocab_size:,}, D = {dim:,}", f"`{head}`"]
+            cells += map(digits, times.values())
+            rows.append([*cells, f"{times[worst] / times['1']:.2f}x (B = {worst})"])
+    head = ["µs a row", "", *(f"B = {size}" for size in sizes), "the most, over B = 1"]
+    return markdown(head, rows, 1)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "softmax, first": first,
     "races": lambda: comparison(MODELS),
     "races, cold": lambda: comparison(MODELS, COLD),
     "sketch by shape": sketch_by_shape,
     "growth": growth,
+    "batches": lambda: batches(load("batches")) if BATCHES.exists() else UNMEASURED,
     "screen": lambda: screen(load("screen")["us_per_row"]),
     "processors": processors,
 }
