@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import raw
 from benchmarks.llamacpp.builds import builds
 from benchmarks.llamacpp.contenders import DRAWN, contenders
-from benchmarks.llamacpp.judge import judge, judge_captured
+from benchmarks.llamacpp.judge import judge, judge_greedy
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race.methods import hold_threads
@@ -47,22 +47,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each kind")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS, help="CPU threads")
     parser.add_argument("--judge", type=int, metavar="TOKENS", help="judge so many of each kind")
-    parser.add_argument("--judge-captured", action="store_true", help="judge captured contexts")
+    parser.add_argument("--judge-greedy", type=int, metavar="TOKENS", help="... that it writes")
     options = parser.parse_args()
-    folder, index = prepared(options.name)
-    gguf = folder / f"{options.name}.gguf"
     results = raw.read(options.out)
     ours = results.setdefault(options.name, {})
-    ours |= facts(index)
-    judged = {}
-    if options.judge_captured:
-        judged = judge_captured(gguf, index, max(options.threads))
-    elif options.judge:
-        judged = judge(gguf, index, options.judge, options.kinds, max(options.threads))
-    if judged:
-        ours["judged"] = ours.get("judged", {}) | judged
+    if tokens := options.judge or options.judge_greedy:
+        gguf, index = model_file(options.name), prepared_index(options.name)
+        how = judge if options.judge else judge_greedy
+        judged = how(gguf, index, tokens, options.kinds, max(options.threads))
+        ours |= facts(index) | ours | {"judged": ours.get("judged", {}) | judged}
         raw.write(options.out, results)
         return
+    folder, index = prepared(options.name)
+    gguf = folder / f"{options.name}.gguf"
+    ours |= facts(index)
     for label, host in builds().items():
         of_build = ours.setdefault("builds", {}).setdefault(label, {})
         cpu = describe()["cpu"]

@@ -5,22 +5,25 @@ output layer, whose product rounds h.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.llamacpp.contenders import PEER, heads_of
-from benchmarks.published.contexts import stretches
+from benchmarks.llamacpp.contenders import HEADS, PEER, heads_of
+from benchmarks.published.contexts import asked, prompts, stretches, windows
+from benchmarks.raw import GRADED
 from demo.truth import argmax
+from logitsieve.api.results import Float32, Int64
 from logitsieve.client.llamacpp import LlamaContext
+from logitsieve.client.llamacpp_heads import UNEDITED, DecoderOutput, OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.index_builder.capture.llamacpp import read_stretches
-from logitsieve.llamacpp.model_file import GgufModel
 
-AT_ONCE, CONTEXTS = 8, 1024  # texts, contexts
+AT_ONCE = 8  # texts, and contexts of a call
+LENGTH, BEGINNING = 120, 24  # tokens of a greedy text, and those before it
 Counts: TypeAlias = defaultdict[str, Counter[str]]  # by contender: `tokens`, `wrong`, `proven`
 
 
@@ -46,26 +49,69 @@ def judge(
     return judged
 
 
-def judge_captured(gguf: Path, index: Path, threads: int) -> dict[str, Counts]:
-    """Judge our heads on every captured context, also those of the fit; llama.cpp is left out."""
-    decoder, matrix = LocalDecoder(open_index(index, threads=threads)), GgufModel(gguf).matrix
-    found = Counts(Counter)
-    for file in sorted(gguf.parent.glob("*.npy")):
-        contexts = np.load(file).astype(np.float32)
-        best = argmax(matrix, contexts)
-        for start in range(0, len(contexts), CONTEXTS):
-            part = slice(start, start + CONTEXTS)
-            count_heads(found, decoder, contexts[part], best[part])
-            print(file.stem, dict(found), flush=True)
-    return {"captured contexts": found}
+def judge_greedy(
+    gguf: Path, index: Path, tokens: int, kinds: Sequence[str], threads: int
+) -> dict[str, Counts]:
+    """The same for about `tokens` greedy tokens of each kind, which the model writes itself.
+
+    AT_ONCE texts are decoded together, by the default grade, from their beginnings; every grade
+    answers the same rows of hidden. Chat has LENGTH tokens of each prompt, and no more.
+    """
+    decoder = LocalDecoder(open_index(index, threads=threads))
+    judged = {f"greedy {kind}": Counts(Counter) for kind in kinds}
+    room = AT_ONCE * 2 * LENGTH
+    with LlamaContext(gguf, sequences=AT_ONCE, positions=room, threads=threads) as context:
+        context.headless = True
+        head = DecoderOutput(decoder, {"head": "sketch"}, context.gguf.vocab_size, None)
+        for kind, found in zip(kinds, judged.values(), strict=True):
+            texts = beginnings(context, kind, gguf.parents[1], -(-tokens // LENGTH))
+            for start in range(0, len(texts), AT_ONCE):
+                hidden = greedy(context, head, texts[start : start + AT_ONCE])
+                best = argmax(context.gguf.matrix, hidden)
+                count_heads(found, decoder, hidden, best, GRADED)
+                print(f"greedy {kind}", dict(found), flush=True)
+    return judged
 
 
-def count_heads(found: Counts, decoder: LocalDecoder, hidden: np.ndarray, best: np.ndarray) -> None:
-    """Count the answers of each head, asked for one context a call."""
+def beginnings(context: LlamaContext, kind: str, cache: Path, count: int) -> list[list[int]]:
+    """The first tokens of `count` texts of a kind; of chat its prompts."""
+    if kind == "chat":
+        asked_for = [context.tokenize(asked(context, prompt)) for prompt in prompts()]
+        return [tokens for tokens in asked_for[:count] if len(tokens) <= LENGTH]
+    return [tokens[:BEGINNING] for tokens, _ in windows(context, kind, cache, count)]
+
+
+def greedy(context: LlamaContext, head: OutputHead, texts: Sequence[list[int]]) -> Float32:
+    """Continue texts together by LENGTH tokens each, past any end; return hidden [N, D]."""
+    context.forget()
+    rows = np.concatenate([context.read(text, place) for place, text in enumerate(texts)])
+    kept = []
+    for _ in range(LENGTH):
+        kept.append(rows)
+        chosen = head.choose(rows, [UNEDITED] * len(rows), None).ids.tolist()
+        rows = context.step(dict(enumerate(chosen)))
+    return np.concatenate(kept)
+
+
+def count_heads(
+    found: Counts,
+    decoder: LocalDecoder,
+    hidden: Float32,
+    best: Int64,
+    names: Collection[str] = HEADS,
+) -> None:
+    """Count the answers of each head, right if it is so one context a call and AT_ONCE a call."""
     for name, target in heads_of(decoder).items():
-        tops = [decoder.topk(row[None], 1, **target) for row in hidden]
-        right = np.array([top.ids[0, 0] for top in tops]) == best
-        count(found, name, right, np.array([top.answer.exact[0] for top in tops]))
+        if name not in names:
+            continue
+        right, proven = np.ones(len(best), np.bool_), np.ones(len(best), np.bool_)
+        for size in (1, AT_ONCE):
+            for start in range(0, len(best), size):
+                part = slice(start, start + size)
+                top = decoder.topk(hidden[part], 1, **target)
+                right[part] &= top.ids[:, 0] == best[part]
+                proven[part] &= top.answer.exact
+        count(found, name, right, proven)
 
 
 def count(found: Counts, name: str, right: np.ndarray, proven: np.ndarray) -> None:

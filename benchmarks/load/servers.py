@@ -54,10 +54,10 @@ def kept_to(cpus: list[int], command: list[str], stream: str) -> Iterator[Iterat
     """The lines of a process's stream; it is stopped at the end."""
     pipes: dict[str, Any] = {stream: subprocess.PIPE}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, text=True, env=environment, **pipes)
-    try:
-        os.sched_setaffinity(process.pid, cpus)
-        yield iter(getattr(process, stream))
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:
+        try:
+            os.sched_setaffinity(process.pid, cpus)
+            yield iter(getattr(process, stream))
+        finally:
+            process.terminate()
+            process.wait()

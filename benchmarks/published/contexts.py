@@ -89,18 +89,19 @@ def windows(context: LlamaContext, part: str, cache: Path, count: int) -> list[S
 
 def answers(context: LlamaContext, progress: Progress, count: int | None = None) -> list[Stretch]:
     """Each prompt followed by the model's answer; of the first `count` prompts."""
-    found = []
-    prompts = (
-        (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
-    )
-    for number, prompt in enumerate(prompts):
+    found, questions = [], prompts()[:count]
+    for number, prompt in enumerate(questions):
         tokens = context.tokenize(asked(context, prompt))
         generation = generate(context, tokens, seeds=number, **DRAWN)
         deque(generation, maxlen=0)
         answer = [token for token in generation.ids[0] if not context.ends(token)]
         found.append(Stretch(tokens + answer, len(tokens) - 1))
-        progress("answer prompts", number + 1, len(prompts))
+        progress("answer prompts", number + 1, len(questions))
     return found
+
+
+def prompts() -> list[str]:
+    return (Path(__file__).parent / "prompts.txt").read_text(encoding="utf-8").splitlines()
 
 
 def asked(context: LlamaContext, prompt: str) -> str:

@@ -20,6 +20,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen-avx2": "`AVX2 make bench OUT=screen-avx2`",
     "screen": "`make bench`, then `python -m benchmarks.plots`",
     "kernels": "`python -m benchmarks.kernels`",
+    "batches": "`python -m benchmarks.batches MODELS/lm/1`, several at once",
     "rpc": "`python -m benchmarks.rpc`",
     "console": f"`python -m benchmarks.console` {FROZEN}",
     "load": "`python -m benchmarks.load`",
@@ -27,6 +28,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`",
+    "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
     "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
     "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
@@ -38,7 +40,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
-LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn", "llamacpp-engines"
+LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn", "llamacpp-engines", "llamacpp-clients"
 SEVERAL = ("race/growth", "draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
 
 

@@ -9,15 +9,16 @@ from benchmarks.raw import GRADED, RESULTS, load
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
 from benchmarks.tables.published import instructions
 
-FILE = "llamacpp-engines"
+FILE, SERVED = "llamacpp-engines", "llamacpp-clients"
 ENGINES = {"wheel": "llama.cpp", "native": "llama.cpp, native build", "ik": "ik_llama.cpp"}
+WHEELS = {"llamacpp": "wheel", "ik": "ik"}  # builds of `--engine`
 PROOF, DEFAULT, LOOSE = GRADED
 
 Kinds = dict[str, dict[str, dict[str, float]]]  # tokens a second by kind, build and contender
 
 
-def measured() -> bool:
-    return (RESULTS / f"{FILE}.json.gz").exists()
+def measured(file: str = FILE) -> bool:
+    return (RESULTS / f"{file}.json.gz").exists()
 
 
 def ways() -> Iterator[tuple[str, str, str, Kinds]]:
@@ -123,8 +124,48 @@ def shares() -> str:
     return markdown([*head, "the most"], rows)
 
 
+def clients() -> str:
+    """A row for each model, engine and number of threads: through `serve-gguf`."""
+    if not measured(SERVED):
+        return UNMEASURED
+    rows, counts = [], dict[str, None]()
+    for model, engine, found in served("clients"):
+        for threads, by_head in found.items():
+            own, ours = by_head[PEER], by_head[DEFAULT]
+            counts |= dict.fromkeys(own)
+            cells = [f"{model}, {engine}, {threads} thread" + "s" * (threads != "1")]
+            for count in own:
+                peer, us = (one[count]["tokens_per_s"][0] for one in (own, ours))
+                cells.append(f"{digits(peer)}, {digits(us)} ({us / peer:.2f}x)")
+            each = [one for head in (own, ours) for one in head.values()]
+            other, texts = (sum(one[key] for one in each) for key in ("other", "texts"))
+            rows.append([*cells, f"{other:,} of {texts:,}"])
+    head = [f"tokens a second, own layer and `{DEFAULT}`"]
+    head += [f"{count} client" + "s" * (count != "1") for count in counts]
+    return markdown([*head, "texts other than alone"], rows)
+
+
+def first_tokens() -> str:
+    """A row for each model and engine: `generate` without an index."""
+    if not measured(SERVED):
+        return UNMEASURED
+    head = ["", "first token, s", "index ready, s", "tokens a second before", "after"]
+    keys = "first_s", "ready_s", "before", "after"
+    found = [(f"{model}, {engine}", one) for model, engine, one in served("first")]
+    return markdown(head, [[name, *(digits(one[key]) for key in keys)] for name, one in found])
+
+
+def served(part: str) -> Iterator[tuple[str, str, Any]]:
+    """Each model and engine with what was measured of a part."""
+    for model, found in load(SERVED).items():
+        for engine, one in found.get(part, {}).items():
+            yield model, ENGINES[WHEELS[engine]], one
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "engines": engines,
     "engines, first": partial(engines, first=True),
     "engines, shares": shares,
+    "clients": clients,
+    "first tokens": first_tokens,
 }

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks.llamacpp import clients as measuring
+from benchmarks.llamacpp.contenders import PEER
+from benchmarks.tables import engines
+from tests.llamacpp.small_model import Make
+
+TEXTS = ["the time", "people made", "over the water"]
+
+
+@pytest.mark.system
+def test_clients_get_the_texts_that_each_gets_alone(
+    make_gguf: Make, gguf_index: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "CLIENTS", (1, 3))
+    monkeypatch.setattr(measuring, "prompts", lambda: TEXTS)
+    gguf = make_gguf()
+    found = measuring.clients(gguf, gguf_index, engine, until=0.0)
+    for name in (PEER, measuring.OURS):
+        assert list(found[name]) == ["1", "3"]
+        for one in found[name].values():
+            assert one["texts"] == 3
+            assert one["other"] == 0
+            assert one["tokens_per_s"][1] > 0
+    once = measuring.first(gguf, engine)
+    assert 0 < once["first_s"] < once["ready_s"]
+    assert min(once["before"], once["after"]) > 0
+
+
+def test_the_tables_show_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, ours = (
+        {"1": {"tokens_per_s": [per_s, 1, 99], "texts": 16, "other": other}}
+        for per_s, other in ((20.0, 0), (50.0, 2))
+    )
+    once = {"first_s": 2.2, "ready_s": 67.0, "before": 15.2, "after": 44.6}
+    found = {
+        "clients": {"ik": {"1": {PEER: own, measuring.OURS: ours}}},
+        "first": {"ik": once, "llamacpp": once},
+    }
+    monkeypatch.setattr(engines, "load", lambda name: {"small": found})
+    monkeypatch.setattr(engines, "measured", lambda file: True)
+    [row] = engines.clients().splitlines()[2:]
+    assert row == "| small, ik_llama.cpp, 1 thread | 20.0, 50.0 (2.50x) | 2 of 32 |"
+    assert engines.first_tokens().splitlines()[2:] == [
+        f"| small, {name} | 2.20 | 67.0 | 15.2 | 44.6 |" for name in ("ik_llama.cpp", "llama.cpp")
+    ]
