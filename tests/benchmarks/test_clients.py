@@ -16,15 +16,18 @@ def test_clients_get_the_texts_that_each_gets_alone(
 ) -> None:
     monkeypatch.setattr(measuring, "CLIENTS", (1, 3))
     monkeypatch.setattr(measuring, "prompts", lambda: TEXTS)
-    gguf = make_gguf()
-    found = measuring.clients(gguf, gguf_index, engine, until=0.0)
+    found = measuring.clients(make_gguf(), gguf_index, engine, until=0.0)
     for name in (PEER, measuring.OURS):
         assert list(found[name]) == ["1", "3"]
         for one in found[name].values():
             assert one["texts"] == 3
             assert one["other"] == 0
             assert one["tokens_per_s"][1] > 0
-    once = measuring.first(gguf, engine)
+
+
+@pytest.mark.system
+def test_an_index_made_beside_the_text_takes_over(make_gguf: Make, engine: str) -> None:
+    once = measuring.first(make_gguf(), engine)
     assert 0 < once["first_s"] < once["ready_s"]
     assert min(once["before"], once["after"]) > 0
 
