@@ -9,8 +9,8 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 45_300,
     "lines of core/": 19_000,
-    "lines of tests/": 46_560,
-    "lines of benchmarks/": 8_205,
+    "lines of tests/": 46_676,
+    "lines of benchmarks/": 8_470,
 }
 LONGEST = 70  # lines of a function of the source
 
