@@ -20,6 +20,7 @@ from logitsieve.evaluation import cpu_name
 from logitsieve.evaluation.operating_points import BEYOND, KS, OperatingPoint, undominated
 from logitsieve.heads._base.kernel_head import ANY_ROWS
 from logitsieve.index import open_index
+from logitsieve.index.manifest import HeadEntry
 from tests.evaluation.test_operating_points import (
     BATCHED,
     EXACT,
@@ -420,3 +421,35 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
     ):
         answer = decoder.beam_step(make_hidden(4), **asked, **target).answer
         assert (answer.head, answer.normalizer) == (head, normalizer), target
+
+
+@pytest.mark.parametrize("hurried", [True, False])
+def test_the_best_ids_and_their_log_z_are_found_as_a_beam_steps_are_by_one_call(
+    tmp_path: Path, hurried: bool, monkeypatch: Any
+) -> None:
+    softmax, hidden = make_softmax(2001, 192, scale=2), make_hidden(4, 192, scale=0.6)
+    parts, named = (
+        {"sketch": usual_sketch(softmax)},
+        {"exact": HeadEntry(), "sketch": HeadEntry("sketch")},
+    )
+    steps = {"mean": 1.0, "low": 1.0, "same": 1.0, "log_z_error": 0.0, "us_per_row": 5.0}
+    other = {**steps, "us_per_row": 2.0 if hurried else 9.0}
+    measured = calibration(
+        [{**entry, "steps": steps} for entry in entries("exact", (9.0, 8.0, 3.0), 1.0)],
+        [
+            {**each, "steps": other}
+            for each in entries("sketch", (1.0, 1.0, 1.0), 1.0, max_error=1e-15)
+        ],
+    )
+    path = tmp_path / "lm" / "1"
+    write_heads(path, softmax, parts=parts, heads=named, default_head="exact", calibration=measured)
+    decoder = LocalDecoder(open_index(path))
+    head = decoder.index.head("sketch") if hurried else decoder.index.head("exact")
+    true = head.best_with_log_z(hidden, 3)
+    monkeypatch.setattr(type(head), "topk", None)
+    found = decoder.topk(hidden, 3, normalizer="approximate")
+    assert (found.answer.head, found.answer.normalizer) == (head.name, "approximate")
+    np.testing.assert_array_equal(found.ids, true.ids)
+    np.testing.assert_array_equal(
+        found.answer.log_z, true.log_z[:, :2].sum(axis=1).astype(np.float32)
+    )

@@ -45,6 +45,10 @@ class DecoderHead(nn.Module):
         self._decoder, self._target = decoder, target
         self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
+        # Estimates of log Z would break the promise of a head, and leave the order of beams open.
+        promised = any(target.get(name) for name in ("head", "exact", "width"))
+        promised = promised or target.get("max_error") is not None
+        self._comparing: NormalizerName = "exact" if promised else "approximate"
         self.rest()
 
     def rest(self) -> None:
@@ -66,8 +70,8 @@ class DecoderHead(nn.Module):
         # Warpers of a list leave no score outside it.
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
-        if beams:  # an estimate would compare them wrongly
-            self._log_z = self._target.get("normalizer") or "exact"
+        if beams:
+            self._log_z = self._target.get("normalizer") or self._comparing
 
     def ask_for(self, k: int) -> None:
         """Answer the steps to come with `k` ids, or twice as many as without bans."""

@@ -96,7 +96,8 @@ class Decoder(ABC):
             check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:
             hidden = self._rows(hidden)
-        return self.engine_for(target, len(hidden), k).topk(hidden, k, constraints)
+        over: OverAll = "best" if constraints is None and target.get("normalizer") else ""
+        return self.engine_for(target, len(hidden), k, over).topk(hidden, k, constraints)
 
     @shows_keywords(Target)
     def score(

@@ -25,9 +25,12 @@ from logitsieve.api.results import (
 from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, open_edits, wanted_of
 from logitsieve.decoding.normalizers import (
+    APPROXIMATE,
+    EXACT,
     NORMALIZERS,
     LogZ32,
     Query,
+    best_with_log_z,
     default_normalizer,
     find_normalizer,
     stepping_normalizer,
@@ -95,6 +98,10 @@ class Engine:
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
+            if self._normalizer is APPROXIMATE:
+                k = checked_k(k, self._index.vocab_size)
+                if head.name == EXACT.name or head.estimates_at(1.0, k):
+                    return self._estimated(started, hidden, k)
         ids, logits, exact, scanned, fallback = (
             head.topk(hidden, k) if found is None else head.finished(found, hidden, k)
         )
@@ -107,6 +114,13 @@ class Engine:
         # A plain tuple: a Provenance would take a tenth of this method's time.
         provenance = exact, scanned, fallback, max_error
         return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
+
+    def _estimated(self, started: int, hidden: Float32, k: int) -> TopKReply:
+        """Find ids and log Z by one call."""
+        query = Query(self._index, self.answering, hidden, k=k)
+        best, log_z = best_with_log_z(query, self.answering)
+        answer = self.answer(started, best.provenance, self.normalizer, log_z.rounded())
+        return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _constrained(self, hidden: ArrayLike, k: int, constraints: Constraints) -> TopKReply:
         started, index = perf_counter_ns(), self._index

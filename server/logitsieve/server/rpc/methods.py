@@ -35,8 +35,9 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
     k = _within("k", request.k, config.max_k, 0)  # the head refuses 0
     if constraints is None:
         return PreparedRequest(
-            len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k), hidden
-        )
+            len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k), hidden,
+            over="best",
+        )  # fmt: skip
     part = _parts(hidden, index, constraints)
 
     def compute(point: Point, rows: slice) -> Reply:
