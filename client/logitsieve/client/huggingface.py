@@ -64,8 +64,8 @@ def attach(
     `top_k`, the decoder draws, seeded by torch's global generator.
 
     `target` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
-    `approximate`, or `exact` beside a `head`, `exact`, `max_error` or `width`. `editors` are classes of your own logits processors that read only `input_ids`; they
-    are called twice a step.
+    `approximate`, or `exact` beside a `head`, `exact`, `max_error` or `width`. `editors` are
+    classes of your own logits processors that read only `input_ids`; they are called twice a step.
 
     InvalidRequest if the output layer is no plain nn.Linear (it has hooks, an adapter, a forward of
     its own) or the index is another matrix's; from `generate`, if logits change after the layer, or

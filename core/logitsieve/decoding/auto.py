@@ -220,11 +220,10 @@ def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> Poi
         return request
     if over == "steps" and request.normalizer == EXACT.name:
         return request._replace(automatic=False, head=EXACT.name)
-    estimated = over == "best" and request.normalizer == APPROXIMATE.name
-    if estimated and request == PointRequest(True, None, "", (), APPROXIMATE.name):
-        if not auto.target:
-            head, knobs = auto.stepping(rows, None, None)
-            return request._replace(automatic=False, head=head, knobs=knobs)
+    unasked = PointRequest(True, None, "", (), APPROXIMATE.name)
+    if over == "best" and request == unasked and not auto.target:
+        head, knobs = auto.stepping(rows, None, None)
+        return request._replace(automatic=False, head=head, knobs=knobs)
     if over == "steps" and not request.normalizer:
         head, knobs = auto.stepping(rows, request.precision, request.max_error)
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name

@@ -18,13 +18,10 @@ from logitsieve.kernels.simd.byte_lanes import (
     X86,
     Form,
     form_of,
-    four_everywhere,
     join_planes_by,
     multiply_by,
     scale_sums,
-    sixty_four,
     store_bytes,
-    store_totals,
     store_words,
     zero_sums,
 )
@@ -44,73 +41,23 @@ def planes_of(form: Form, codes: np.ndarray, low: np.ndarray) -> tuple[np.ndarra
     return first.view(np.int8).ravel(), second.view(np.int8).ravel()
 
 
-def totals_by(form: Form) -> Callable[..., None]:
-    """The sums of four rows' products with codes of fifteen bits."""
-    multiply_row, join_planes = multiply_by(form, sixty_four), join_planes_by(form)
-
-    @numba.njit
-    def total(row: Any, first: Any, second: Any) -> Any:
-        sums = zero_sums(), zero_sums()
-        for piece in range(row.size // 64):
-            sums = multiply_row(sums, pointer(row), pointer(first), pointer(second), piece)
-        return join_planes(sums)
-
-    @numba.njit
-    def totals(rows: Any, first: Any, second: Any, correction: int, out: Any) -> None:
-        a, b = total(rows[0], first, second), total(rows[1], first, second)
-        c, e = total(rows[2], first, second), total(rows[3], first, second)
-        store_totals(pointer(out), 1, a, b, c, e, correction)
-
-    return totals
-
-
-TOTALS = [(form, totals_by(form)) for form in RUNNABLE]
-
-
-@given(
-    pieces=st.integers(1, MAX_CODE_BYTES // 64),
-    code=st.sampled_from([0, 1, 128, 255, None]),
-    high=st.sampled_from([-127, 0, 127, None]),
-    low=st.sampled_from([-64, 0, 64, None]),
-    seed=st.integers(0, 1000),
-)
-def test_totals_of_two_planes_are_exact(
-    pieces: int, code: int | None, high: int | None, low: int | None, seed: int
-) -> None:
-    """Up to the widest rows of the largest codes: products with unsigned bytes exceed 32 bits."""
-    random = np.random.default_rng(seed)
-    rows = random.integers(0, 256, (4, 64 * pieces)).astype(np.uint8)
-    highs = random.integers(-126, 127, rows.shape[1])
-    lows = random.integers(-64, 65, rows.shape[1])
-    for values, value in ((rows[seed % 4], code), (highs, high), (lows, low)):
-        if value is not None:
-            values[:] = value
-    totals_out = np.zeros(6, np.float32)
-    codes = 128 * highs + lows
-    signed = (rows.astype(np.int64) - 128) @ codes
-    for form, totals in TOTALS:
-        planes = planes_of(form, 128 * highs, lows)
-        totals(rows, *planes, form.offset * int(codes.sum()), totals_out)
-        np.testing.assert_array_equal(totals_out, [0, *signed.astype(np.float32), 0])
-
-
 def sums_by(form: Form) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Sums, less seven, of sixteen rows' products with codes of eight bits and of fifteen."""
-    multiply_bytes, join_planes = multiply_by(form, four_everywhere), join_planes_by(form)
+    """Sums of sixteen rows' products with codes of eight bits and of fifteen, less a correction."""
+    multiply_bytes, join_planes = multiply_by(form), join_planes_by(form)
 
     @numba.njit
-    def sums_of_one(rows: Any, first: Any, second: Any, out: Any) -> None:
+    def sums_of_one(rows: Any, first: Any, second: Any, less: int, out: Any) -> None:
         sums = zero_sums()
         for quad in range(rows.size // 64):
             sums = multiply_bytes(sums, pointer(rows), pointer(first), pointer(second), quad)
-        store(pointer(out), 0, scale_sums(sums, 7, load(pointer(out), 0)))
+        store(pointer(out), 0, scale_sums(sums, less, load(pointer(out), 0)))
 
     @numba.njit
-    def sums_of_two(rows: Any, first: Any, second: Any, out: Any) -> None:
+    def sums_of_two(rows: Any, first: Any, second: Any, less: int, out: Any) -> None:
         sums = zero_sums(), zero_sums()
         for quad in range(rows.size // 64):
             sums = multiply_bytes(sums, pointer(rows), pointer(first), pointer(second), quad)
-        store(pointer(out), 0, scale_sums(join_planes(sums), 7, load(pointer(out), 0)))
+        store(pointer(out), 0, scale_sums(join_planes(sums), less, load(pointer(out), 0)))
 
     return sums_of_one, sums_of_two
 
@@ -119,12 +66,13 @@ SUMS = [(form, *sums_by(form)) for form in RUNNABLE]
 
 
 @given(
-    quads=st.integers(1, 20),
+    quads=st.integers(1, MAX_CODE_BYTES // 4),
     rows=st.sampled_from([0, 1, 127, 128, 255, None]),
     query=st.sampled_from([-127, -1, 0, 127, None]),
     seed=st.integers(0, 1000),
 )
 def test_byte_sums_are_exact(quads: int, rows: int | None, query: int | None, seed: int) -> None:
+    """Up to the widest rows of the largest codes: products with unsigned bytes exceed 32 bits."""
     random = np.random.default_rng(seed)
     codes = random.integers(0, 256, (quads, 16, 4)).astype(np.uint8)
     values = random.integers(-127, 128, quads * 4)
@@ -134,7 +82,7 @@ def test_byte_sums_are_exact(quads: int, rows: int | None, query: int | None, se
         values[:] = query
     lows = random.integers(-64, 65, values.size)
     for form, one, two in SUMS:
-        signed = codes.astype(np.int64) - (128 - form.offset)
+        signed = codes.astype(np.int64) - 128
         # One plane of bytes holds codes of eight bits themselves.
         first, second = planes_of(form, values if form.words else 128 * values, 0 * lows)
         for sums, planes, query_codes in (
@@ -142,8 +90,8 @@ def test_byte_sums_are_exact(quads: int, rows: int | None, query: int | None, se
             (two, planes_of(form, 128 * values, lows), 128 * values + lows),
         ):
             out = np.ones(16, np.float32)
-            sums(codes.ravel(), *planes, out)
-            wanted = (signed * query_codes.reshape(quads, 1, 4)).sum(axis=(0, 2)) - 7
+            sums(codes.ravel(), *planes, form.offset * int(query_codes.sum()), out)
+            wanted = (signed * query_codes.reshape(quads, 1, 4)).sum(axis=(0, 2))
             np.testing.assert_array_equal(out, wanted.astype(np.float32))
 
 

@@ -127,26 +127,21 @@ def load_bytes(builder, start, place, step=4 * LANES):
     return builder.load(vector_at(builder, start, offset, SIXTY_FOUR), align=1)
 
 
-def four_everywhere(builder, plane, quad):
+def _four_everywhere(builder, plane, quad):
     words = builder.bitcast(plane, INT32.as_pointer())
     return spread(builder, builder.load(builder.gep(words, [quad]), align=1), INTEGERS)
 
 
-def sixty_four(builder, plane, piece):
-    return builder.bitcast(load_bytes(builder, plane, piece), INTEGERS)
+def multiply_by(form):
+    """multiply(sums, rows, first, second, quad): products with a query's planes.
 
-
-def multiply_by(form, load_plane):
-    """multiply(sums, rows, first, second, place): products with a query's planes.
-
-    With a quad of them everywhere, sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]);
-    else of sixty-four bytes of a row and of each plane. Two `sums` for fifteen bits.
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]). Two `sums` for fifteen bits.
     """
 
     @emits(lambda sums, *starts: sums(sums, *starts[:-1], types.intp))
-    def multiply(builder, sums, rows, first, second, place):
-        rows = load_bytes(builder, rows, place)
-        planes = [load_plane(builder, plane, place) for plane in (first, second)]
+    def multiply(builder, sums, rows, first, second, quad):
+        rows = load_bytes(builder, rows, quad)
+        planes = [_four_everywhere(builder, plane, quad) for plane in (first, second)]
         if sums.type == INTEGERS:
             return form.products(builder, sums, rows, *planes)
         high, low = cgutils.unpack_tuple(builder, sums)
@@ -171,8 +166,7 @@ def join_planes_by(form):
     return join
 
 
-multiply_bytes, multiply_row = multiply_by(FORM, four_everywhere), multiply_by(FORM, sixty_four)
-join_planes = join_planes_by(FORM)
+multiply_bytes, join_planes = multiply_by(FORM), join_planes_by(FORM)
 
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))
@@ -194,26 +188,3 @@ def store_words(builder, first, second, offset, lanes):
 def scale_sums(builder, sums, correction, scales):
     correction = spread(builder, builder.trunc(correction, INT32), INTEGERS)
     return builder.fmul(builder.sitofp(builder.sub(sums, correction), FLOATS), scales)
-
-
-@emits(lambda start, offset, *s: types.void(start, types.intp, *s[:-1], types.int64))
-def store_totals(builder, start, offset, s0, s1, s2, s3, correction):
-    eights = range(0, 2 * LANES, 8)
-    both = (_add_parts(builder, *each, eights) for each in ((s0, s1), (s2, s3)))
-    fours = _add_parts(builder, *both, range(0, 2 * LANES, 4))
-    for swapped in (2, 1):
-        order = [lane ^ swapped for lane in range(LANES)]
-        fours = builder.add(fours, shuffle(builder, fours, fours, order))
-    totals = shuffle(builder, fours, fours, range(0, LANES, 4))
-    correction = spread(builder, builder.trunc(correction, INT32), totals.type)
-    floats = ir.VectorType(ir.FloatType(), 4)
-    exact = builder.sitofp(builder.sub(totals, correction), floats)
-    builder.store(exact, vector_at(builder, start, offset, floats), align=1)
-
-
-def _add_parts(builder, left, right, starts):
-    size = starts.step
-    first = [lane for start in starts[::2] for lane in range(start, start + size)]
-    second = [lane + size for lane in first]
-    parts = [shuffle(builder, left, right, lanes) for lanes in (first, second)]
-    return builder.add(*parts)

@@ -93,11 +93,6 @@ def splat32(builder, value):
     return spread(builder, value, FLOATS)
 
 
-@emits(lambda value: LANES64(types.float64))
-def splat64(builder, value):
-    return spread(builder, value, DOUBLES)
-
-
 @emits(lambda start, value: _LANES_OF[start.dtype](start, start.dtype))
 def splat_like(builder, start, value):
     return spread(builder, value, ir.VectorType(value.type, LANES))
