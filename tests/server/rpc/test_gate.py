@@ -1,9 +1,10 @@
 """New connections wait while a process has grown, and silent ones make room for others."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from logitsieve.server.rpc.gate import BURST, COUNT_S, GROWTH, HOLD_S, PATIENCE_S, SILENT_S, Gate
-from logitsieve.server.rpc.own_process import Connection
+from logitsieve.server.rpc.own_process import Address, Connection
 
 AT_REST = 10 * GROWTH
 MOST = 80
@@ -16,7 +17,8 @@ class Scripted:
     held: int = AT_REST
     freed: int = 0  # by the next trim
     open_files: int = 20
-    refusing: bool = False
+    refused: Collection[Address] | None = ()  # None: all
+    connected: set[Address] | None = field(default_factory=lambda: {(7,)})  # None: not told
     closed: bool = False
     open: list[Connection] = field(default_factory=list)
 
@@ -26,9 +28,22 @@ class Scripted:
     def trim(self) -> None:
         self.held, self.freed = self.held - self.freed, 0
 
-    def refuse(self, refusing: bool) -> None:
-        assert refusing is not self.refusing  # the kernel has no filter to remove
-        self.refusing = refusing
+    @property
+    def refusing(self) -> bool:
+        return self.refused != ()
+
+    def refuse(self, addresses: Collection[Address] | None = None) -> None:
+        self.refused = addresses
+
+    def admit(self) -> None:
+        assert self.refusing  # or the kernel has no filter to remove
+        self.refused = ()
+
+    def addresses(self) -> set[Address]:
+        assert self.refused is None  # it takes time in which more could come
+        if self.connected is None:
+            raise OSError("no such table")
+        return self.connected
 
     def files(self) -> int:
         return self.open_files
@@ -49,13 +64,47 @@ def test_it_closes_when_memory_has_grown_and_opens_when_it_has_come_back() -> No
     process.held = AT_REST + GROWTH
     gate.look(0.0)
     assert not process.refusing
-    process.held, process.freed = AT_REST + 3 * GROWTH, 3 * GROWTH
+    process.held, process.freed = AT_REST + 2 * GROWTH, 2 * GROWTH
     gate.look(1.0)
     assert process.refusing
     gate.look(1.0 + HOLD_S / 2)
     assert process.freed  # calls that wait hold it still
     gate.look(1.0 + HOLD_S)
     assert not process.refusing
+
+
+def test_who_is_not_connected_is_let_in_until_memory_has_grown_as_much_again() -> None:
+    process = Scripted()
+    gate = Gate(process, MOST)
+    for now, growth, refused in (
+        (0.0, 1.5, {(7,)}),
+        (0.1, 1.9, {(7,)}),
+        (0.2, 2.1, None),
+        (0.2 + HOLD_S, 1.5, None),
+        (0.2 + 2 * HOLD_S, 0.0, ()),
+        (5.0, 1.5, {(7,)}),
+    ):
+        process.held = AT_REST + int(growth * GROWTH)
+        gate.look(now)
+        assert process.refused == refused
+
+
+def test_connections_that_come_all_at_once_close_it_to_all() -> None:
+    process = Scripted()
+    gate = Gate(process, MOST)
+    gate.look(0.0)
+    for refused in ({(7,)}, None, None):
+        process.open_files += BURST + 1
+        gate.look(0.5 * COUNT_S)
+        assert process.refused == refused
+
+
+def test_it_closes_to_all_where_the_kernel_does_not_tell_who_is_connected() -> None:
+    process = Scripted(connected=None)
+    gate = Gate(process, MOST)
+    process.held += 2 * GROWTH
+    gate.look(0.0)
+    assert process.refused is None
 
 
 def test_memory_that_does_not_come_back_is_the_servers_own_in_the_end() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.server.rpc.connections import name_of
-from logitsieve.server.rpc.own_process import OwnProcess
+from logitsieve.server.rpc.own_process import MOST_DROPPED, OwnProcess
 
 LITTLE_S = 0.2  # until the kernel asks again
 
@@ -24,14 +24,45 @@ def test_new_connections_are_refused_and_open_ones_stay(listening: socket.socket
     where = listening.getsockname()
     with closing(OwnProcess({where[1]})) as own, socket.create_connection(where) as before:
         accepted, _ = listening.accept()
-        own.refuse(True)
+        own.refuse()
         with pytest.raises(TimeoutError):
             socket.create_connection(where, LITTLE_S)
         before.sendall(b"x")
         assert accepted.recv(1) == b"x"
-        own.refuse(False)
+        own.admit()
         socket.create_connection(where).close()
         accepted.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::", "::1"])
+@pytest.mark.parametrize("others", [0, MOST_DROPPED // 2 - 1])
+def test_addresses_that_are_connected_are_found_and_only_they_are_refused(
+    host: str, others: int
+) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as listening:
+        where = ("::1" if host == "::1" else "127.0.0.1", listening.getsockname()[1])
+        with closing(OwnProcess({where[1]})) as own, socket.create_connection(where):
+            connected = own.addresses()
+            assert connected == {(0, 0) if host == "::1" else (0x7F000001,)}
+            crowd = {(0x0A000000 + n,) for n in range(others)} | {(1, n) for n in range(others)}
+            own.refuse(crowd | connected)
+            with pytest.raises(TimeoutError):
+                socket.create_connection(where, LITTLE_S)
+            if host != "::1":
+                with socket.create_connection(where, source_address=("127.0.0.2", 0)) as client:
+                    first, second = (listening.accept()[0] for _ in range(2))
+                    client.sendall(b"x")  # its packets are filtered, too
+                    assert second.recv(1) == b"x"
+                    first.close()
+                    second.close()
+            own.refuse(crowd)
+            socket.create_connection(where).close()
+            own.refuse({(n,) for n in range(MOST_DROPPED + 1)})
+            with pytest.raises(TimeoutError):
+                socket.create_connection(where, LITTLE_S)
+            own.admit()
+            socket.create_connection(where).close()
 
 
 def test_who_listens_is_not_made_to_wait(listening: socket.socket) -> None:

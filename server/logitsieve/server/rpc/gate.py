@@ -4,17 +4,22 @@ gRPC takes calls into memory before anything here sees them: up to `max_connecti
 connection. A client that connects again and again brings more of them than the event loop can
 refuse. So while the process has grown too much, the kernel drops what asks for a connection; its
 client asks again by itself, after one second or more. Open connections are served meanwhile.
+
+Whose calls hold the memory is not known; who has no connection has none of them. So addresses that
+are not connected, such as those of probes, are let in again at once, until they have filled as much
+memory again.
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
 from typing import Protocol
 
 from logitsieve.server.logs import event
-from logitsieve.server.rpc.own_process import Connection
+from logitsieve.server.rpc.own_process import Address, Connection
 from logitsieve.server.rpc.ports import UNSEEN_S
 
 log = logging.getLogger(__name__)
@@ -34,7 +39,9 @@ class Process(Protocol):
 
     def memory(self) -> int: ...
     def trim(self) -> None: ...
-    def refuse(self, refusing: bool) -> None: ...
+    def refuse(self, addresses: Collection[Address] | None = None) -> None: ...
+    def admit(self) -> None: ...
+    def addresses(self) -> set[Address]: ...
     def files(self) -> int: ...
     def connections(self) -> list[Connection]: ...
     def cut(self, peers: set[str]) -> None: ...
@@ -58,6 +65,7 @@ class Gate:
         self._process, self._most, self._expected, self._others = process, most, expected, others
         self._at_rest, self._files = process.memory(), self._connected()
         self._closed_at: float | None = None
+        self._to_all = False  # also to addresses that were not connected
         self._trim_at = self._count_at = 0.0
         self._ended = Event()
         self._thread = Thread(target=self._watch, name="gate", daemon=True)
@@ -69,7 +77,7 @@ class Gate:
         self._ended.set()
         self._thread.join()
         if self._closed_at is not None:
-            self._process.refuse(False)
+            self._process.admit()
         self._process.close()
 
     def settle(self) -> None:
@@ -83,16 +91,24 @@ class Gate:
             self._files, self._count_at = files, now + COUNT_S
             if files > self._most - self._most // ROOM:
                 self._make_room()
-        if self._closed_at is not None:
-            if now >= self._trim_at:
-                self._trim(now)
-        elif size > self._at_rest + GROWTH + self._expected():
-            self._close(now, f"the process has grown by {size - self._at_rest >> 20} MiB")
+        reason, grown = "", size - self._at_rest - self._expected()
+        if grown > GROWTH * (1 if self._closed_at is None else 2):
+            reason = f"the process has grown by {size - self._at_rest >> 20} MiB"
         elif files > self._files + BURST:
-            self._close(now, f"{files - self._files} came within a second")
+            reason = f"{files - self._files} came within a second"
+        if reason and not self._to_all:
+            self._close(now, reason)
+        elif self._closed_at is not None and now >= self._trim_at:
+            self._trim(now)
 
     def _close(self, now: float, reason: str) -> None:
-        self._process.refuse(True)
+        """Close to those who are connected; to all if it was closed to them already."""
+        self._process.refuse()  # first: the tables take time
+        self._to_all = self._closed_at is not None
+        if not self._to_all:
+            with suppress(OSError):  # a system that does not tell
+                self._process.refuse(self._process.addresses())
+        self._files = self._connected()
         self._closed_at, self._trim_at = now, now + HOLD_S
         message = f"new gRPC connections wait: {reason}"
         event(log, logging.WARNING, "gate_closed", message, reason=reason)
@@ -104,8 +120,8 @@ class Gate:
         fits = size <= self._at_rest + GROWTH + self._expected()
         assert self._closed_at is not None
         if fits or now >= self._closed_at + PATIENCE_S:
-            self._process.refuse(False)
-            self._closed_at, self._files = None, self._connected()
+            self._process.admit()
+            self._closed_at, self._to_all, self._files = None, False, self._connected()
             self._at_rest = max(self._at_rest, size - GROWTH // 2)
             event(log, logging.INFO, "gate_open", "new gRPC connections are accepted again")
         self._trim_at = now + HOLD_S

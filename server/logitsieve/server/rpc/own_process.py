@@ -1,4 +1,8 @@
-"""The memory of this process, and its TCP sockets, which gRPC does not show; on Linux."""
+"""The memory of this process, and its TCP sockets, which gRPC does not show; on Linux.
+
+The kernel runs a small program (classic BPF) over every packet to a listening port, which needs no
+privilege. It sees addresses, and what a process may tell it is whom to drop.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,25 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from logitsieve.server.rpc.connections import cut, name_of, sockets
 
 SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
-PROGRAM = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # BPF: keep 0 bytes
-DROP_ALL = struct.pack("HL", 1, ctypes.addressof(PROGRAM))  # of one instruction
+LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
+IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # where the kernel shows it; places in it
+WHOLE, NOTHING = 0xFFFFFFFF, 0  # bytes of a packet to keep
+MAPPED = [0, 0, 0xFFFF]  # before an address of version 4, on a port of version 6
+MOST_DROPPED = 256  # addresses that are told apart: with more of them, all are dropped
+TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+LISTENS = "0A"  # a state of their sockets
 INFO_BYTES, LAST_DATA_MS = 104, 52  # struct tcp_info, its tcpi_last_data_recv
+
+
+Address = tuple[int, ...]  # one word of 32 bits, or the first two of version 6: a client's network
 
 
 class Connection(NamedTuple):
@@ -55,13 +68,35 @@ class OwnProcess:
         if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
             trim(0)
 
-    def refuse(self, refusing: bool) -> None:
-        """Let the kernel drop all packets that ask for a connection, or none. OSError."""
+    def refuse(self, addresses: Collection[Address] | None = None) -> None:
+        """Let the kernel drop packets that ask for a connection; OSError.
+
+        Those of `addresses`, or all for None. Open connections keep theirs.
+        """
+        steps = [struct.pack("HBBI", *step) for step in dropping(addresses)]
+        program = ctypes.create_string_buffer(b"".join(steps))
+        filter_ = struct.pack("HL", len(steps), ctypes.addressof(program))
         for own in self._listening:
-            if refusing:
-                own.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, DROP_ALL)
-            else:
-                own.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            own.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter_)
+
+    def admit(self) -> None:
+        """Let the kernel drop no packets any more. OSError."""
+        for own in self._listening:
+            own.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+
+    def addresses(self) -> set[Address]:
+        """Return those that are connected to the ports, or were a moment ago.
+
+        They are read from the kernel's tables, few system calls for any number of connections.
+        """
+        found = set()
+        for table in TABLES:
+            if table.exists():
+                for line in table.read_text().splitlines()[1:]:
+                    _, here, there, state, *_ = line.split()
+                    if state != LISTENS and int(here.rpartition(":")[2], 16) in self._ports:
+                        found.add(_address(there.rpartition(":")[0]))
+        return found
 
     def files(self) -> int:
         """Return the lowest free descriptor, which is about the number of open ones."""
@@ -82,6 +117,37 @@ class OwnProcess:
 
     def cut(self, peers: set[str]) -> None:
         cut(peers)
+
+
+def dropping(addresses: Collection[Address] | None) -> Iterator[tuple[int, int, int, int]]:
+    """Yield a program's steps: an operation, how many to jump if it holds and if not, a number."""
+    if addresses is None or len(addresses) > MOST_DROPPED:
+        yield KEEP, 0, 0, NOTHING
+        return
+    v4 = [each for each in addresses if len(each) == 1]
+    v6 = [each for each in addresses if len(each) == 2]
+    yield LOAD_BYTE, 0, 0, IP_HEADER
+    yield SHIFT_RIGHT, 0, 0, 4  # the version
+    yield EQUAL, 1, 0, 4
+    yield JUMP, 0, 0, 2 * len(v4) + 2  # a long one, to those of version 6
+    yield LOAD_WORD, 0, 0, IP_HEADER + SOURCE_V4
+    for (whole,) in v4:
+        yield EQUAL, 0, 1, whole
+        yield KEEP, 0, 0, NOTHING
+    yield KEEP, 0, 0, WHOLE
+    for high, low in v6:
+        yield LOAD_WORD, 0, 0, IP_HEADER + SOURCE_V6
+        yield EQUAL, 0, 3, high
+        yield LOAD_WORD, 0, 0, IP_HEADER + SOURCE_V6 + 4
+        yield EQUAL, 0, 1, low
+        yield KEEP, 0, 0, NOTHING
+    yield KEEP, 0, 0, WHOLE
+
+
+def _address(digits: str) -> Address:
+    """Return one of the kernel's tables: words of network order, read as the processor does."""
+    words = [socket.ntohl(int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)]
+    return tuple(words[3:] if words[:3] == MAPPED else words[:2])
 
 
 def _listens(own: socket.socket, ports: Container[int]) -> bool:
