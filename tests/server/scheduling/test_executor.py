@@ -256,10 +256,19 @@ async def test_closing_does_not_wait_for_what_computes_too_long() -> None:
     held.go()
 
 
+def test_a_computation_that_was_interrupted_does_not_leave_the_loop() -> None:
+    pace, estimate_us = Pace(), INLINE_US / 2
+    for _ in range(20):
+        for took_us in (INLINE_US / 4, 50 * INLINE_US, INLINE_US / 4):
+            pace.add_on_loop(took_us, estimate_us)
+            assert pace.fits_loop(estimate_us)
+
+
 def test_work_that_takes_longer_than_estimated_leaves_the_loop_and_is_tried_there_again() -> None:
     pace, estimate_us = Pace(), INLINE_US / 2
-    assert pace.fits_loop(estimate_us)
-    pace.add_on_loop(50 * INLINE_US, estimate_us)
+    for _ in range(2):
+        assert pace.fits_loop(estimate_us)
+        pace.add_on_loop(50 * INLINE_US, estimate_us)
     assert not pace.fits_loop(estimate_us)
     tries = sum(1 for _ in iter(lambda: pace.fits_loop(estimate_us), True))
     assert 10 < tries < 1000
@@ -281,7 +290,8 @@ def test_the_loop_learns_how_long_its_own_work_takes(work: Executor) -> None:
             pass
         return threading.get_ident()
 
-    assert asyncio.run(run(work, compute, SMALL, pace=pace))[0] == here
+    for _ in range(2):  # one may have been interrupted
+        assert asyncio.run(run(work, compute, SMALL, pace=pace))[0] == here
     assert asyncio.run(run(work, compute, SMALL, pace=pace))[0] != here
 
 

@@ -57,6 +57,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.pool, self.loop = RunningMean(), RunningMean()
+        self._last = 0.0
 
     def fits_loop(self, estimate_us: float) -> bool:
         if estimate_us >= INLINE_US:
@@ -67,7 +68,10 @@ class Pace:
         return fits
 
     def add_on_loop(self, took_us: float, estimate_us: float) -> None:
-        self.loop.add(min(took_us / max(estimate_us, OWN_US), WORST))
+        """Learn from a computation, unless it alone was slow: then something interrupted it."""
+        over = min(took_us / max(estimate_us, OWN_US), WORST)
+        self.loop.add(min(over, self._last))
+        self._last = over
 
 
 class PreparedRequest(NamedTuple):
