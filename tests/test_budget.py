@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 45_378,
     "lines of core/": 19_000,
     "lines of tests/": 46_770,
-    "lines of benchmarks/": 8_470,
+    "lines of benchmarks/": 8_495,
 }
 LONGEST = 70  # lines of a function of the source
 

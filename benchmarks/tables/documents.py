@@ -26,6 +26,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "load": "`python -m benchmarks.load`",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
+    "translate": "`python -m benchmarks.translate MODELS/nmt/1 --also MODELS/nmt/2`",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
