@@ -71,6 +71,9 @@ ONE = np.int64(1)
 # AVX-512 multiply more float32 than int16 at once.
 FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
+# Up to so many are multiplied with four rows one after the other: two queries and two rows take
+# more registers than AVX2 has, and more time than three queries.
+ALONE_CODED = 1 if AVX512 else 2
 MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
 
 
@@ -174,8 +177,11 @@ def _fill_dots(matrix, r0, r1, r2, r3, queries, q0, q1, q2, q3, count, sums):
             sums,
         )  # fmt: skip
     else:
-        codes = codes_of(queries, q0, dim)
-        call_coded_dots(matrix.functions[CODED_DOTS], matrix.stored, i, j, k, m, codes, dim, sums)
+        for place in range(count):
+            codes, own = codes_of(queries, q1 if place else q0, dim), shift(sums, 4 * place)
+            call_coded_dots(
+                matrix.functions[CODED_DOTS], matrix.stored, i, j, k, m, codes, dim, own
+            )
 
 
 @inline
@@ -208,7 +214,7 @@ def fill(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count, logit
 
     The first `count` of the queries share every load; their logits are CHUNK apart.
     """
-    if matrix.kind >= CODED and count > 1:
+    if matrix.kind >= CODED and count > ALONE_CODED:
         rows = 1 if listed else ROWS_A_CALL
         for place in range(first, last, rows):
             row = np.int64(ids[place]) if listed else place
