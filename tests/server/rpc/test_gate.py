@@ -10,6 +10,9 @@ AT_REST = 10 * GROWTH
 MOST = 80
 
 
+ONE: Collection[Address] = ((7,),)
+
+
 @dataclass
 class Scripted:
     """A process with the memory and the files that it is told to have."""
@@ -18,7 +21,7 @@ class Scripted:
     freed: int = 0  # by the next trim
     open_files: int = 20
     refused: Collection[Address] | None = ()  # None: all
-    connected: set[Address] | None = field(default_factory=lambda: {(7,)})  # None: not told
+    connected: set[Address] | None = field(default_factory=lambda: set(ONE))  # None: not told
     closed: bool = False
     open: list[Connection] = field(default_factory=list)
 
