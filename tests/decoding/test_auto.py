@@ -416,6 +416,8 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
         ({"min_precision": 0.95}, "screen", "approximate"),
         ({"min_precision": 0.99}, "exact", "exact"),
         ({"exact": True}, "exact", "exact"),
+        ({"max_error": 0.5}, "exact", "exact"),
+        ({"min_precision": 0.95, "width": 1e-3}, "exact", "exact"),
         ({}, "exact", "exact"),
         ({"normalizer": "exact"}, "exact", "exact"),
     ):

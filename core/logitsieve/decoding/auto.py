@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
 from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
@@ -225,7 +226,9 @@ def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> Poi
         head, knobs = auto.stepping(rows, None, None)
         return request._replace(automatic=False, head=head, knobs=knobs)
     if over == "steps" and not request.normalizer:
-        head, knobs = auto.stepping(rows, request.precision, request.max_error)
+        head, knobs = PROOF
+        if request.width == inf:  # estimates prove no interval
+            head, knobs = auto.stepping(rows, request.precision, request.max_error)
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
         return PointRequest(False, None, head, knobs, normalizer, request.width)
     if over == "draws" and request.precision is None:
