@@ -151,7 +151,7 @@ def first(gguf: Path, engine: str) -> dict[str, float]:
 
 
 def first_tokens(gguf: Path, engine: str, began: float, results: Any) -> None:
-    """What `generate` does with a new cache, text after text, until the index has written two."""
+    """Generate text after text as `generate` does, until the new index has written two of them."""
     threads = idle_cores()
     with TemporaryDirectory() as folder, open_context(gguf, engine, threads=threads) as context:
         out = Path(folder, "indexes", "made", "1")

@@ -1,4 +1,4 @@
-"""Tables of draws beside those from all logits, and of translations by beam search."""
+"""Tables that compare draws with draws from all logits, and ways to translate by beams."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,7 +64,7 @@ def default_draws(found: dict[str, Any]) -> str:
 
 
 def translations(found: dict[str, Any]) -> str:
-    """Beside `exact` and the fastest of the other libraries of the same run."""
+    """Compare each way with `exact` and with the fastest other library of the same run."""
     rows = []
     for beams, ways in found.get("searches", {}).items():
         us = {way: figures["us_per_row"] for way, figures in ways.items()}

@@ -18,7 +18,7 @@ FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leav
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
-# What a request asks of all V ids: draws, beam steps, or the best ids with log Z.
+# What a request needs from all V ids: draws, beam steps, or the best ids and log Z.
 OverAll = Literal["", "draws", "steps", "best"]
 
 NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z

@@ -109,7 +109,7 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return the points that no other matches or beats in all times and precisions.
 
-    Those of beam steps count as well.
+    Times and precisions of beam steps are compared, too.
     """
     best: list[OperatingPoint] = []
     for point in points:

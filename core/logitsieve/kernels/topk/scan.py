@@ -71,8 +71,8 @@ ONE = np.int64(1)
 # AVX-512 multiply more float32 than int16 at once.
 FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
-# Up to so many are multiplied with four rows one after the other: two queries and two rows take
-# more registers than AVX2 has, and more time than three queries.
+# Up to this many queries are multiplied with four rows one at a time. With AVX2 two queries and two
+# rows at once need more registers than there are, and took longer than three queries.
 ALONE_CODED = 1 if AVX512 else 2
 MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
 
