@@ -145,7 +145,6 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
         ("grpc.max_receive_message_length", max_message_bytes),
         # Or a restarted server is found after minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     if keepalive_s is None:

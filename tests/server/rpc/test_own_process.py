@@ -3,12 +3,17 @@
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from threading import Timer
 
 import numpy as np
 import pytest
 
+from logitsieve.client import DecoderClient
 from logitsieve.server.rpc.connections import name_of
+from logitsieve.server.rpc.gate import HOLD_S
 from logitsieve.server.rpc.own_process import MOST_DROPPED, OwnProcess
+from tests.server.conftest import Serve
+from tests.server.running import WAIT_S
 
 LITTLE_S = 0.2  # until the kernel asks again
 
@@ -63,6 +68,15 @@ def test_addresses_that_are_connected_are_found_and_only_they_are_refused(
                 socket.create_connection(where, LITTLE_S)
             own.admit()
             socket.create_connection(where).close()
+
+
+def test_a_client_waits_until_the_port_takes_connections_again(serve: Serve) -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with serve() as run, closing(OwnProcess({run.server.port})) as own:
+        own.refuse()
+        Timer(HOLD_S + 1, own.admit).start()
+        with DecoderClient(run.address, timeout_s=WAIT_S, options=options) as client:
+            assert client.models()
 
 
 def test_who_listens_is_not_made_to_wait(listening: socket.socket) -> None:
