@@ -127,10 +127,14 @@ class Server:
         """Hold new connections back when this process has grown too much; once started."""
         assert self._ports is not None
         assert self._http is not None
-        http = self._http
+        grpc_ports, http = self._ports, self._http
         ports = [port for port in (self.port, self.admin_port) if port]
-        most, counted = self._ports.connections, self._ports.held_bytes
-        self._gate = Gate(OwnProcess(ports), most, counted, lambda: http.connections)
+        self._gate = Gate(
+            OwnProcess(ports),
+            grpc_ports.connections,
+            expected=lambda: grpc_ports.held_bytes() + http.held_bytes,
+            others=lambda: http.connections,
+        )
         self._gate.start()
 
     async def stop(self) -> None:

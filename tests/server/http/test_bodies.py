@@ -49,12 +49,14 @@ async def test_bodies_are_limited_together_and_by_address() -> None:
             await read(bodies, whole("a", 2 * PART))
         assert await read(bodies, whole("a", PART)) == PART  # the first part counts for nothing
         async with bodies.hold(whole("b", 3 * PART), 4 * PART):
+            assert bodies.bytes == 3 * PART + 2 * PART
             with pytest.raises(Unavailable, match="requests have"):
                 await read(bodies, whole("c", 2 * PART))
     assert await read(bodies, whole("a", 4 * PART)) == 4 * PART
     with pytest.raises(RequestTooLarge):
         await read(bodies, whole("a", 4 * PART), PART)
     assert not bodies._held
+    assert not bodies.bytes
 
 
 async def test_each_part_has_its_time_and_what_failed_is_given_back() -> None:
@@ -69,6 +71,7 @@ async def test_each_part_has_its_time_and_what_failed_is_given_back() -> None:
     with pytest.raises(ClientDisconnect):
         await read(bodies, request("a", parts))
     assert not bodies._held
+    assert not bodies.bytes
 
 
 async def test_the_port_holds_its_own_bodies() -> None:

@@ -17,11 +17,15 @@ CLOSE = {"Connection": "close"}
 
 
 class Bodies:
-    """Counts the bodies that a port reads and keeps, without the first part of each."""
+    """Counts the bodies that a port reads and keeps, without the first part of each.
+
+    `bytes` are those of all.
+    """
 
     def __init__(self, patience_s: float, most: int = MOST, share: int = SHARE) -> None:
         self._patience_s, self._most, self._share = patience_s, most, share
         self._held = Counter[str]()  # bytes by address
+        self.bytes = 0
 
     @asynccontextmanager
     async def hold(self, request: Request, most: int) -> AsyncIterator[bytes]:
@@ -42,6 +46,7 @@ class Bodies:
                     if (more := len(body) - PART - counted) > 0:
                         self._admit(address, more)
                         self._held[address] += more
+                        self.bytes += more
                         counted += more
                     if len(body) >= due:
                         due = len(body) + PART
@@ -56,12 +61,13 @@ class Bodies:
             raise HTTPException(408, f"body: got {got}, allowed: {allowed}", CLOSE) from error
         finally:
             self._held[address] -= counted
+            self.bytes -= counted
             self._held += Counter()  # drops addresses that hold no bytes
 
     def _admit(self, address: str, more: int) -> None:
         if self._held[address] + more > self._share:
             raise Overloaded(f"requests of one address have {self._share} bytes already", RETRY_S)
-        if self._held.total() + more > self._most:
+        if self.bytes + more > self._most:
             raise Unavailable(f"requests have {self._most} bytes already", "body")
 
 

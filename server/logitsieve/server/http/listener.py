@@ -66,13 +66,18 @@ class Listener:
         )
         self._patience_s, self._state = patience_s, ServerState()
         seconds = patience_s, max(reply_s, patience_s)
-        bodies = Bodies(patience_s)
-        self._protocol = partial(PatientProtocol, config, self._state, {}, bodies, *seconds)
+        self._bodies = Bodies(patience_s)
+        self._protocol = partial(PatientProtocol, config, self._state, {}, self._bodies, *seconds)
         self._server: asyncio.Server | None = None
 
     @property
     def connections(self) -> int:
         return len(self._state.connections)
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of all bodies that are counted: each as it came, and as a whole."""
+        return 2 * self._bodies.bytes
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen and return the port. OSError if it cannot be bound."""
