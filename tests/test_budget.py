@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 45_395,
-    "lines of core/": 19_000,
-    "lines of tests/": 46_784,
+    "lines of source": 45_402,
+    "lines of core/": 19_005,
+    "lines of tests/": 46_790,
     "lines of benchmarks/": 8_495,
 }
 LONGEST = 70  # lines of a function of the source

@@ -103,6 +103,9 @@ def test_auto_takes_it_where_it_runs_the_file(
     with open_context(make_gguf(), sequences=2) as context:
         assert context.host.engine == "ik"
         assert context.separate
+    with refused("sequences", "got 0"):
+        open_context(make_gguf(), sequences=0)
+    assert "llama.cpp runs" not in caplog.text
     with open_context(make_gguf(architecture="gemma2", tied=True)) as context:
         assert context.host.engine == "llamacpp"
     assert "the architecture gemma2, none of" in caplog.text
@@ -110,6 +113,8 @@ def test_auto_takes_it_where_it_runs_the_file(
         assert context.host.engine == "llamacpp"
     with refused("engine", "got 'vllm', allowed: llamacpp, ik"):
         LlamaContext(make_gguf(), engine="vllm")
+    with refused("engine", "got 'vllm', allowed: llamacpp, ik, auto"):
+        open_context(make_gguf(), engine="vllm")
 
 
 def test_a_python_without_wheels_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.context import LlamaContext
-from logitsieve.llamacpp.hosts import AUTO, IK, LLAMACPP
+from logitsieve.llamacpp.hosts import AUTO, ENGINES, IK, LLAMACPP
 from logitsieve.llamacpp.ik import is_installed
 from logitsieve.llamacpp.model_file import GgufModel
 
@@ -17,17 +17,23 @@ def open_context(gguf: GgufModel | Path | str, engine: str = AUTO, **options: An
     """Open a LlamaContext with its `options` on one of ENGINES.
 
     "auto" is ik_llama.cpp where it is installed and runs the file, else llama.cpp; the log says
-    which, and why.
+    which, and why. InvalidRequest for another name.
     """
+    if engine not in ENGINES:
+        raise InvalidRequest("engine", repr(engine), ", ".join(ENGINES))
     if engine != AUTO:
         return LlamaContext(gguf, engine=engine, **options)
     gguf = gguf if isinstance(gguf, GgufModel) else GgufModel(gguf)
+    refusal = None
     if is_installed():
         try:
             context = LlamaContext(gguf, engine=IK, **options)
         except InvalidRequest as error:
-            log.warning("llama.cpp runs the model, as ik_llama.cpp does not: %s", error)
+            refusal = str(error)
         else:
             log.info("%s runs the model.", context.host.name)
             return context
-    return LlamaContext(gguf, engine=LLAMACPP, **options)
+    context = LlamaContext(gguf, engine=LLAMACPP, **options)
+    if refusal is not None:
+        log.warning("llama.cpp runs the model, as ik_llama.cpp does not: %s", refusal)
+    return context
