@@ -1,7 +1,7 @@
 # `logitsieve serve` and what it needs: no torch, no compiler, no pip. The target gpu has the first two.
 #
 #   docker build --tag logitsieve .
-#   docker build --tag logitsieve:faiss --build-arg EXTRAS=faiss .    # also the heads graph and ivf
+#   docker build --tag logitsieve:otel --build-arg EXTRAS=otel .      # also traces
 #   docker build --tag logitsieve:gpu --target gpu .                  # also --device cuda
 #
 # docs/deployment.md says how to run it. tests/deploy builds and runs it without a container engine.

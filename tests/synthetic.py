@@ -1,4 +1,4 @@
-"""Small seeded softmaxes and the arrays of every head over them; faiss only where one needs it."""
+"""Small seeded softmaxes and the arrays of every head over them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +8,6 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Head, SketchHead, Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.fit.rotated_rows import rounded, turn
 from logitsieve.index_builder.fit.sketch import (
     CONTEXT_RIDGE,
@@ -20,7 +19,6 @@ from logitsieve.index_builder.fit.sketch import (
     turned_at_random,
 )
 from logitsieve.index_builder.fit.svd import preview_arrays
-from logitsieve.index_builder.reduction import augmented
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
 
 Arrays = dict[str, np.ndarray]  # of a part, by their names
@@ -111,21 +109,6 @@ def svd_arrays(softmax: Softmax) -> Arrays:
     return preview_arrays(_finite(softmax), max(1, softmax.dim // 3))
 
 
-def ivf_arrays(softmax: Softmax) -> Arrays:
-    from logitsieve.index_builder.fit.ivf import cluster_arrays
-
-    return cluster_arrays(_finite(softmax), 10, iterations=4, seed=0)
-
-
-def graph_arrays(softmax: Softmax) -> Arrays:
-    """Few links, so that some rows are not found."""
-    from logitsieve.index_builder.fit.graph import graph_arrays as build_graph
-
-    config = BuildConfig(graph_links=4, graph_build_ef=8)
-    counts = np.arange(softmax.vocab_size)
-    return build_graph(_finite(softmax), augmented, config, counts)
-
-
 def frequency_arrays(softmax: Softmax) -> Arrays:
     """Ids in a random order."""
     order = np.random.default_rng(4).permutation(softmax.vocab_size)
@@ -163,8 +146,6 @@ ARRAYS: dict[str, Callable[[Softmax], Arrays]] = {
     "screen": screen_arrays,
     "svd": svd_arrays,
     "lsh": lsh_arrays,
-    "graph": graph_arrays,
-    "ivf": ivf_arrays,
     "frequency": frequency_arrays,
 }
 

@@ -6,11 +6,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 326,
-    "lines of source": 45_402,
-    "lines of core/": 19_005,
-    "lines of tests/": 46_790,
-    "lines of benchmarks/": 8_495,
+    "files of source": 322,
+    "lines of source": 45_071,
+    "lines of core/": 18_841,
+    "lines of tests/": 46_500,
+    "lines of benchmarks/": 8_631,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -25,7 +25,6 @@ EXTRAS = {
     "core": "server",
     "core/logitsieve/api": "",
     "core/logitsieve/utils": "",
-    "core/logitsieve/heads/graph.py": "server faiss",
     "core/logitsieve/gpu": "gpu",
     "core/logitsieve/llamacpp": "llamacpp",
     "core/logitsieve/llamacpp/ik.py": "ik",
@@ -169,7 +168,7 @@ def test_pages_install_with_the_constraints_and_editable() -> None:
 
 
 def test_a_build_and_the_demo_install_no_torch() -> None:
-    assert "torch" not in brought("demo builder llamacpp console kserve ray faiss otel")
+    assert "torch" not in brought("demo builder llamacpp console kserve ray otel")
     assert "torch" in brought("training") & brought("huggingface") & brought("gpu")
 
 
@@ -196,7 +195,7 @@ def test_the_demo_and_a_build_with_a_screen_load_no_torch(tmp_path: Path) -> Non
     np.save(tmp_path / "W.npy", softmax.weight)
     np.save(tmp_path / "H.npy", np.float32(make_hidden(600)))
     given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
-    heads, out = "exact,screen,sketch,svd,lsh,graph,ivf,frequency", tmp_path / "lm" / "1"
+    heads, out = "exact,screen,sketch,svd,lsh,frequency", tmp_path / "lm" / "1"
     without_torch(
         "import demo.run, demo.warm, demo.gguf",
         "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline",

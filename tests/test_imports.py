@@ -54,7 +54,7 @@ CONFINED: dict[str, set[str]] = {
     "torch": {"index_builder", "training", "cli", "client", "gpu", "utils"},
     "triton": {"gpu"},
     "transformers": {"index_builder", "client"},
-    "faiss": {"index_builder"},
+    "faiss": {"training"},
     "grpc": {"client", "server", "console", "v1"},
     "starlette": {"server", "console", "completions"},
     "opentelemetry": {"server"},

@@ -12,13 +12,13 @@ import numpy as np
 
 from benchmarks.race.datasets import Dataset
 from benchmarks.race.methods import NO_KNOBS, Entrant, Knobs, Method
+from benchmarks.race.peers.fgd import BUILD_EF, LINKS, GraphHead, graph_arrays
 from benchmarks.race.prepare import CACHE
 from benchmarks.raw import grades_of
 from logitsieve.api.results import Float32
-from logitsieve.heads import HEADS, ExactHead, GraphHead, Head, LshHead, Softmax
+from logitsieve.heads import HEADS, ExactHead, Head, LshHead, Softmax
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig
-from logitsieve.index_builder.fit.graph import graph_arrays
 from logitsieve.index_builder.fitting import EXACT, SKETCH
 from logitsieve.index_builder.pipeline import FITS
 from logitsieve.index_builder.reduction import augmented, draw_planes, hash_vectors, query_planes
@@ -36,10 +36,8 @@ KINDS = {
     SKETCH: "bounds of all logits",
     "screen": "lists by context",
     "frequency": "lists by context",
-    "ivf": "clusters of words",
     "svd": "low rank",
     "lsh": "approximate search",
-    "graph": "approximate search",
 }
 FGD, LSH_MIPS = "FGD", "LSH-MIPS"  # as Chen et al. 2019 compare with them
 LSH_BITS, LSH_TABLES = (6, 8, 10, 12), 256
@@ -115,10 +113,8 @@ def of_indexes(
 
 def fgd(softmax: Softmax, best_ids: Callable[[], np.ndarray], threads: Sequence[int]) -> HeadMethod:
     """FGD as published: the graph over rows of equal norm, the most frequent best words first."""
-    counts = np.bincount(best_ids().ravel(), minlength=softmax.vocab_size)
-    config = BuildConfig()
-    arrays = graph_arrays(softmax, augmented, config, counts)
-    built = {"M": config.graph_links, "ef_construction": config.graph_build_ef}
+    arrays = graph_arrays(softmax, best_ids())
+    built = {"M": LINKS, "ef_construction": BUILD_EF}
     return _made(FGD, GraphHead, softmax, arrays, built, threads)
 
 
@@ -147,7 +143,7 @@ def _made(
         for count in {1, *threads}
     }
     size = sum(each.nbytes for each in arrays.values())
-    return HeadMethod(name, KINDS["graph"], built, heads, size, fixed)
+    return HeadMethod(name, KINDS["lsh"], built, heads, size, fixed)
 
 
 def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
 from math import exp
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -7,10 +9,15 @@ from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.papers.classification import Prototypes, classifiers, packages
+from benchmarks.papers.learning_to_screen import WalkingDecoder
 from benchmarks.papers.runs import Options, classes_scored, language_models, make, steps
+from benchmarks.race.datasets import Dataset
 from benchmarks.tables import documents, papers
 from benchmarks.tables.figures import UNMEASURED
+from logitsieve.decoding import LocalDecoder
+from logitsieve.index import open_index
 from logitsieve.training import SampledSoftmax
+from tests.synthetic import make_hidden, make_softmax, write_heads
 from tests.training.loss_kit import doubles
 
 SMALL = Options(seconds=0.01)
@@ -80,6 +87,23 @@ def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
     assert learning_to_screen.bleu([line[:4]], [line]) == pytest.approx(100 * exp(1 - 5 / 4))
     precise = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
     assert learning_to_screen.bleu([[*line[:4], "x"]], [line]) == pytest.approx(100 * precise)
+
+
+def test_every_request_of_a_walking_decoder_goes_to_the_graph(tmp_path: Path) -> None:
+    """The graph finds nearly all best words; log Z over what it meets is no more than over all."""
+    softmax, hidden = make_softmax(600), make_hidden(400)
+    given: Any = {"name": "", "index": "", "provenance": "", "weight": softmax.weight}
+    data = Dataset(**given, bias=softmax.bias, fit=hidden, heldout=hidden, test=hidden)
+    with open_index(write_heads(tmp_path / "lm" / "1", softmax)) as index:
+        walking, plain = WalkingDecoder(index, data), LocalDecoder(index)
+        true = plain.topk(hidden, 5, normalizer="exact")
+        found = walking.topk(hidden, 5, head="graph", normalizer="candidates")
+    assert found.answer.head == "graph"
+    assert (found.ids == true.ids).mean() > 0.9
+    assert (found.answer.scanned < 600).all()
+    assert found.answer.log_z is not None
+    assert true.answer.log_z is not None
+    assert (found.answer.log_z <= true.answer.log_z + 1e-4).all()
 
 
 def test_a_raw_file_fills_its_table() -> None:

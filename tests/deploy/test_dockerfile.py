@@ -41,7 +41,7 @@ def locked(name: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("extra", ["console", "faiss", "kserve", "otel", "gpu"])
+@pytest.mark.parametrize("extra", ["console", "kserve", "otel", "gpu"])
 def test_the_hashes_of_an_extra_are_those_of_all_that_it_needs(extra: str) -> None:
     found = locked("console") | locked(extra)
     assert found.items() >= locked("console").items()
@@ -79,7 +79,7 @@ def test_everything_is_installed_by_its_hash() -> None:
     assert BUILDER.all("COPY")[0] == "deploy/image/*.txt deploy/image/"
 
 
-@pytest.mark.parametrize("extras", [[], ["faiss"], ["kserve", "otel"]])
+@pytest.mark.parametrize("extras", [[], ["otel"], ["kserve", "otel"]])
 def test_an_extra_comes_on_request(extras: list[str]) -> None:
     """Its lines run, with a pip that tells the file; an extra without hashes ends the build."""
     assert BUILDER.all("ARG") == ['EXTRAS=""']

@@ -301,13 +301,11 @@ def test_unknown_knobs_are_refused(kind: Kind) -> None:
     ("name", "fixed", "knob", "values", "ends_exact"),
     [
         ("frequency", {}, "n", (5, 20, 80, 200, 300), True),
-        ("ivf", {}, "nprobe", range(1, 11), True),
         ("svd", {"width": 6}, "candidates", (5, 10, 20, 40, 80, 300), True),
         ("svd", {"candidates": 10}, "width", (1, 8, 16, 24), False),
         ("lsh", {}, "tables", (1, 2, 4, 6), False),
         ("lsh", {"tables": 2}, "probes", (1, 2, 4, 8), True),
         ("lsh", {}, "candidates", (5, 20, 80, 300), False),
-        ("graph", {}, "ef", (5, 20, 80, 300), False),
         ("screen", {}, "probes", range(1, 7), False),
     ],
 )
@@ -326,9 +324,7 @@ def test_more_of_a_knob_finds_no_less(
     ("name", "most"),
     [
         ("frequency", {"n": 300}),
-        ("ivf", {"nprobe": 10}),
         ("svd", {"width": 8, "candidates": 300}),
-        ("graph", {"ef": 300}),
         ("screen", {"probes": 6}),
         ("lsh", {"tables": 6, "probes": 8}),
     ],
@@ -337,7 +333,7 @@ def test_no_knob_goes_further_than_all(name: str, most: dict[str, float]) -> Non
     beyond = {knob: min(999, HEADS[name].knob_table[knob].high) for knob in most}
     head, exact = make_head(name, SOFTMAX, **beyond), make_head("exact", SOFTMAX)
     assert head.knobs.items() >= most.items()
-    if name in ("frequency", "ivf", "svd"):
+    if name in ("frequency", "svd"):
         top = head.topk(HIDDEN, 40)
         np.testing.assert_equal(top[:2], exact.topk(HIDDEN, 40)[:2])
         assert not top.exact.any()

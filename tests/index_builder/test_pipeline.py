@@ -2,7 +2,6 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pytest
 
@@ -37,13 +36,6 @@ def test_other_heads_are_fitted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_exact_comes_first_and_each_head_once() -> None:
     assert pipeline.check_heads(["svd", "exact", "svd"], targeted=False) == ("exact", "svd")
-
-
-def test_threads_are_put_back() -> None:
-    before = faiss.omp_get_max_threads()
-    with pipeline._threads(before + 1):
-        assert faiss.omp_get_max_threads() == before + 1
-    assert faiss.omp_get_max_threads() == before
 
 
 def resident_anonymous() -> int:

@@ -30,7 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *("prometheus_client", "starlette", "uvicorn", "uvloop"),
     ),
     "ray": ("numba", "prometheus_client", "ray", "fastapi"),
-    "builder": ("numba", "faiss", "threadpoolctl"),
+    "builder": ("numba", "threadpoolctl"),
 }
 
 

@@ -94,7 +94,7 @@ class BackgroundIndex:
         self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder], engine: str = "auto"
     ) -> None:
         """Start the process; MissingExtra, or OSError for a read-only cache."""
-        require("builder", "numba", "faiss", "threadpoolctl")
+        require("builder", "numba", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""
         self._out, self._opened, self._began = out, opened, perf_counter()

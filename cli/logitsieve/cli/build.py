@@ -61,7 +61,7 @@ class BuildOptions:
     heads: str | None = flag(
         None,
         "Heads to build, separated by commas: exact, screen (learned screens, L2S), sketch, svd"
-        " (SVD previews), lsh (LSH tables), graph, ivf, frequency. exact,screen,sketch if absent"
+        " (SVD previews), lsh (LSH tables), frequency. exact,screen,sketch if absent"
         " (screen only if it pays), or exact,sketch without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(

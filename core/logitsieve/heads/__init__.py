@@ -8,8 +8,6 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead
-from logitsieve.heads.graph import GraphHead
-from logitsieve.heads.ivf import IvfHead
 from logitsieve.heads.lsh import LshHead
 from logitsieve.heads.screen import ScreenHead
 from logitsieve.heads.sketch import SketchHead
@@ -21,8 +19,6 @@ HEADS: dict[str, type[Head]] = {
     "screen": ScreenHead,
     "svd": SvdHead,
     "lsh": LshHead,
-    "graph": GraphHead,
-    "ivf": IvfHead,
     "frequency": FrequencyHead,
 }
 
@@ -56,6 +52,6 @@ def make_heads(
 
 
 __all__ = [
-    "HEADS", "ExactHead", "FrequencyHead", "GraphHead", "Head", "IvfHead", "LshHead", "ScreenHead",
-    "SketchHead", "Softmax", "SvdHead", "make_heads",
+    "HEADS", "ExactHead", "FrequencyHead", "Head", "LshHead", "ScreenHead", "SketchHead",
+    "Softmax", "SvdHead", "make_heads",
 ]  # fmt: skip

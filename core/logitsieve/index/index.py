@@ -18,7 +18,7 @@ from logitsieve.index.calibration import check_calibration
 from logitsieve.index.files import as_unreadable, unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE, MANIFEST_FILE, Manifest
 from logitsieve.index.reader import Contents, Registry, check_heads, read_contents, read_vocabulary
-from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents, verify_foreign
+from logitsieve.index.verify import VerifiedMemory, fingerprint, verify_contents
 from logitsieve.kernels.compile import default_cache, use_cache
 from logitsieve.utils.options import Progress
 
@@ -155,8 +155,6 @@ def open_index(
         if mark not in memory:  # computed before reading, so that a later change is noticed
             verify_contents(contents, progress)
             memory.add(mark)
-    else:
-        verify_foreign(contents)
     return assemble(contents, HEADS, threads, device, backend)
 
 

@@ -67,13 +67,6 @@ def checked_rows(contents: Contents, all_rows: bool) -> Int64:
     return sampled_rows(manifest.digest, manifest.vocab_size)
 
 
-def verify_foreign(contents: Contents) -> None:
-    """IndexUnreadable unless parts that a library reads unchecked have their digests."""
-    for name in contents.parts:
-        if PARTS[name].foreign:
-            _check_file(contents, contents.manifest.parts[name], lambda _: None)
-
-
 def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     manifest, softmax = contents.manifest, contents.softmax
 

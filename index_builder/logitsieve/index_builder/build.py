@@ -68,9 +68,9 @@ def build(
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
     (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument.
     """
-    require("builder", "numba", "faiss", "threadpoolctl")
+    require("builder", "numba", "threadpoolctl")
     from logitsieve.index import new_path
-    from logitsieve.index_builder import pipeline  # faiss is loaded by the fits, after all checks
+    from logitsieve.index_builder import pipeline
 
     config, target = config or BuildConfig(), target_precision
     names = pipeline.check_heads(heads, target is not None, contexts is not None, config.fallback)

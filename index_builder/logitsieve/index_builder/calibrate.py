@@ -28,7 +28,7 @@ STEP_PRODUCTS = 1 << 37  # multiplications with W to judge beam steps
 JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
 NEVER = -1.0  # `escalate` that leaves no row to the fallback
 LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
-LIBRARIES = ("logitsieve", "numpy", "numba", "faiss-cpu")
+LIBRARIES = ("logitsieve", "numpy", "numba")
 
 Entry = dict[str, Any]  # of `points`
 Times = dict[int, float]  # rows a call -> microseconds a row

@@ -86,14 +86,6 @@ class BuildConfig(ScreenConfig):
     svd_width: int | None = option(
         None, "Rotated dimensions that svd stores; unset is D/4, at most 256.", 1, 65_535
     )
-    ivf_clusters: int | None = option(
-        None, "Clusters of the rows of W; unset is four times the root of V.", 1, 65_535
-    )
-    ivf_starts: int = option(3, "Seeds of ivf's k-means, of which the best is kept.", 1, 1000)
-    graph_links: int = option(16, "Links of a row in each layer of the graph, M.", 2, 1024)
-    graph_build_ef: int = option(
-        200, "Rows kept in view while the graph is built, efConstruction.", 1, 65_535
-    )
     reproducible: bool = option(
         False,
         "Choose nothing by measured times, so that equal inputs give equal files, but for"

@@ -1,7 +1,6 @@
 """The steps of a build, in order: label, fit, calibrate, write."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,6 @@ from logitsieve.index import HeadEntry, Index, open_index, write_index
 from logitsieve.index_builder.calibrate import JUDGED_LOGITS, calibrate
 from logitsieve.index_builder.config import AUTO
 from logitsieve.index_builder.fit.frequency import fit_frequency
-from logitsieve.index_builder.fit.graph import fit_graph
-from logitsieve.index_builder.fit.ivf import fit_ivf
 from logitsieve.index_builder.fit.lsh import fit_lsh
 from logitsieve.index_builder.fit.screen import (
     checked_target,
@@ -56,8 +53,6 @@ FITS: dict[str, Callable[[FitInputs], FitResult]] = {
     "screen": fit_screen,
     "svd": fit_svd,
     "lsh": fit_lsh,
-    "graph": fit_graph,
-    "ivf": fit_ivf,
     "frequency": fit_frequency,
 }
 
@@ -80,7 +75,7 @@ def run(
     scratch: Path,
 ) -> Index:
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
-    with _threads(config.threads):
+    with threadpool_limits(config.threads, "blas"):  # so that sums are equal everywhere
         fitted, fallback, notes = _fit(inputs, names, scratch)
         shared = shared_heads(softmax, fitted, fallback)
         heads = {name: each.value for name, each in shared.items()}
@@ -216,20 +211,6 @@ def _paying_screen(
     if left is None:
         return screen, ""
     return screen if named else None, lost._replace(left=left).said(len(inputs.texts))
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Limit faiss and BLAS to `count` threads, so that sums are equal everywhere."""
-    import faiss
-
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(count)
-    try:
-        with threadpool_limits(count, "blas"):
-            yield
-    finally:
-        faiss.omp_set_num_threads(before)
 
 
 def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:

@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.heads import Softmax
 from logitsieve.training import KMeans, SampledSoftmax
 from logitsieve.training.autograd.batch import StepRng
+from logitsieve.training.proposals.kmeans import cluster_arrays
 from tests.refusals import refused
+from tests.synthetic import make_softmax
 
 V, D = 300, 8
 
@@ -41,6 +44,21 @@ def test_a_row_finds_what_its_lists_hold() -> None:
     many: Any = torch.randn(200, D), np.full((200, 1), -1), StepRng(0, 0)
     offsets, _ = kmeans(make(n_lists=30, k=60)).search_rows(*many)
     assert 30 < np.diff(offsets).mean() < 120
+
+
+@pytest.mark.parametrize("clusters", [1, 9, 300, 999])
+def test_every_row_is_in_one_list_and_none_is_empty(clusters: int) -> None:
+    arrays = cluster_arrays(make_softmax(), clusters, seed=0)
+    assert sorted(arrays["ids"]) == list(range(300))
+    assert (np.diff(arrays["offsets"]) > 0).all()
+    assert arrays["offsets"][-1] == 300
+    assert 1 <= len(arrays["centroids"]) == len(arrays["biases"]) <= min(clusters, 300)
+
+
+def test_equal_rows_share_a_list() -> None:
+    few = make_softmax(vocab_size=5)
+    softmax = Softmax(np.repeat(few.weight, 20, axis=0), np.repeat(few.bias, 20))
+    assert (np.diff(cluster_arrays(softmax, 40, seed=0)["offsets"]) % 20 == 0).all()
 
 
 def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> None:

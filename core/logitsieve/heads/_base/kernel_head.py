@@ -324,7 +324,6 @@ class ClusteredHead(ListingHead):
     """Looks at the lists of each row's best clusters, as many as its knob `probed` says."""
 
     probed: ClassVar[str]
-    disjoint: ClassVar[bool] = False  # no id is in two lists
 
     compiled = screen_topk
 
@@ -339,8 +338,7 @@ class ClusteredHead(ListingHead):
         self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
         least = self.knobs.get("escalate", -1.0)
         descriptor, self._described = screen_descriptor(
-            self._softmax.descriptor, arrays, probes, self.disjoint, least,
-            self.knobs.get("log_z_error", np.inf),
+            self._softmax.descriptor, arrays, probes, least, self.knobs.get("log_z_error", np.inf),
         )  # fmt: skip
         self._describe(descriptor)
 
@@ -353,7 +351,7 @@ class ClusteredHead(ListingHead):
             return np.array([0, end - first]), self._list_ids[first:end].copy()
         offsets, places = select_rows(self._list_offsets, clusters.ravel())
         offsets, ids = offsets[:: self._probes].copy(), self._list_ids[places]
-        if self._probes > 1 and not self.disjoint:
+        if self._probes > 1:
             keys = np.unique(np.repeat(np.arange(rows) * size, np.diff(offsets)) + ids)
             offsets = np.searchsorted(keys, np.arange(rows + 1) * size)
             ids = (keys % size).astype(np.int32)

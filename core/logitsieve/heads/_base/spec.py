@@ -38,15 +38,13 @@ class TensorSpec:
 class PartSpec:
     """A head's arrays. `structure` and `values` raise ValueError for faults beyond sizes.
 
-    `structure` runs for every new head; `values` may read every number, at verifying. If
-    `foreign`, a library trusts the bytes, so their digest is checked at each open.
+    `structure` runs for every new head; `values` may read every number, at verifying.
     """
 
     name: str
     tensors: Mapping[str, TensorSpec]
     structure: Callable[[Arrays], None] = lambda arrays: None
     values: Callable[[Arrays], None] = lambda arrays: None
-    foreign: bool = False
 
     def held(self, arrays: Arrays) -> dict[str, TensorSpec]:
         """Return the tensors that `arrays` have; ValueError if one is missing and not optional."""

@@ -60,16 +60,15 @@ from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_
 
 CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 # Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
-# (0: none), their scales, and the largest error. Whether an id may be in two lists. The least
+# (0: none), their scales, and the largest error. The least
 # cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
 # which a row gets list C. OUTSIDE: a matrix of a row for each
 # cluster, or none, whose dot with a context estimates the log of the sum of e^logit outside the
 # list; the spreads of these estimates float32 [C], and the largest error of log Z.
 (
-    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, SHARED, ESCALATE, NORMS, SPREADS,
-    MOST_ERROR,
-) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 11)  # fmt: skip
-OUTSIDE = 2 * MATRIX_FIELDS + 11
+    OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, ESCALATE, NORMS, SPREADS, MOST_ERROR,
+) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
+OUTSIDE = 2 * MATRIX_FIELDS + 10
 SCREEN_FIELDS = OUTSIDE + MATRIX_FIELDS
 
 # Proven to be enough by proofs/route.py.
@@ -87,27 +86,24 @@ def screen_descriptor(
     softmax_descriptor: Int64,
     arrays: Mapping[str, np.ndarray],
     probes: int,
-    disjoint: bool,
     escalate: float,
     most_error: float = np.inf,
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    It has `centroids`, `offsets` and `ids`. With `biases` [C] centroids are not approximated by
-    int8. `disjoint` lists share no id. Rows with a cosine to the best centroid below `escalate`
-    (times its `reaches` [C]) get no candidates.
+    It has `centroids`, `offsets` and `ids`. Rows with a cosine to the best centroid below
+    `escalate` (times its `reaches` [C]) get no candidates.
     log Z needs `outside_rows` [C, D], `outside_biases` and `outside_spreads` [C]; errors beyond
     `most_error` are left to others.
     """
     centroids, offsets = arrays["centroids"], arrays["offsets"]
-    bias = arrays.get("biases", np.zeros(len(centroids), np.float32))
+    bias = np.zeros(len(centroids), np.float32)
     fields: dict[int, np.ndarray | float] = {
         OFFSETS: np.append(offsets, offsets[-1]),
         IDS: arrays["ids"],
         PROBES: probes,
-        SHARED: not disjoint,
     }
-    if "biases" not in arrays and centroids.shape[1] <= LARGEST_DIM:
+    if centroids.shape[1] <= LARGEST_DIM:
         fields[CODES], fields[SCALES], fields[ERROR] = encode_centroids(centroids)
     if escalate > -1:
         norms = np.linalg.norm(centroids.astype(np.float64), axis=1)

@@ -13,7 +13,6 @@ from logitsieve.kernels.screen.route import (
     OFFSETS,
     OUTSIDE,
     PROBES,
-    SHARED,
     SPREADS,
     best_place,
     route_queries,
@@ -156,7 +155,7 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned
     """
     block, _, logits_size, _ = sizes
     probes, limit = descriptor[PROBES], ids.shape[1]
-    shared = probes > 1 and descriptor[SHARED] != 0
+    shared = probes > 1
     queries, bad = begin_block(
         descriptor, scratch, block, pointer(hidden), pointer(ids), first, count, limit, shared
     )

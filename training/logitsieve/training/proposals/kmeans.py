@@ -1,7 +1,10 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (docs/training/kmeans.md). The clusters are the `ivf` head's (Auvolat et al. 2015).
+corrected (docs/training/kmeans.md). The clusters are those of Auvolat et al. 2015, section 3: with
+rows [w; b] / M extended to norm 1, the largest logit has the smallest angle.
+
+Shape letters: E = D + 2, C clusters.
 """
 
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
-from logitsieve.index_builder.fit.ivf import cluster_arrays
+from logitsieve.index_builder.reduction import augmented
 from logitsieve.training.autograd.batch import StepRng, check_at_least
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.proposals.proposal import Csr, SearchProposal, sqrt_classes
@@ -22,6 +25,7 @@ from logitsieve.training.structures.tables import Buckets
 from logitsieve.utils.options import option
 
 KMEANS_ITERATIONS = 10  # clusters that last for some steps need no more
+POINTS = 256  # rows per centroid that k-means sees
 UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
@@ -42,7 +46,7 @@ class InvertedLists(Buckets):
             np.ascontiguousarray(rows.numpy()),
             np.ascontiguousarray(biases.to("cpu", torch.float32).numpy()),
         )
-        self._hold(cluster_arrays(softmax, self.n_lists, KMEANS_ITERATIONS, self.seed))
+        self._hold(cluster_arrays(softmax, self.n_lists, self.seed))
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self.rebuild(weight, bias)
@@ -68,6 +72,34 @@ class InvertedLists(Buckets):
 
     def _hold(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays, self.offsets, self.ids = arrays, arrays["offsets"], arrays["ids"]
+
+
+def cluster_arrays(softmax: Softmax, clusters: int, seed: int) -> dict[str, np.ndarray]:
+    """Return `centroids` [C, D], `biases` [C], and `offsets` and `ids` of lists, none empty."""
+    import faiss
+
+    rows_VE = augmented(softmax)
+    clusters = min(clusters, len(rows_VE))
+    kmeans = faiss.Kmeans(
+        rows_VE.shape[1],
+        clusters,
+        niter=KMEANS_ITERATIONS,
+        spherical=True,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=POINTS,
+    )
+    kmeans.train(rows_VE)
+    cluster_V = kmeans.index.search(rows_VE, 1)[1][:, 0]
+    sizes_C = np.bincount(cluster_V, minlength=clusters)
+    used = sizes_C > 0
+    centroids = np.asarray(kmeans.centroids, np.float32)[used]
+    return {
+        "centroids": np.ascontiguousarray(centroids[:, : softmax.dim]),
+        "biases": np.ascontiguousarray(centroids[:, softmax.dim]),
+        "offsets": np.concatenate([[0], np.cumsum(sizes_C[used])]).astype(np.int32),
+        "ids": np.argsort(cluster_V, kind="stable").astype(np.int32),
+    }
 
 
 @dataclass(kw_only=True, eq=False)
