@@ -102,16 +102,16 @@ test-all: check       ## everything
 
 fuzz: .venv/dev       ## every target for FUZZ_SECONDS; the corpora keep what is new
 	$(INSTALL) '.[fuzz]'
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	$(BIN)/python -m tools.fuzz --seconds $(FUZZ_SECONDS)
 
 attack: .venv/dev     ## attack what is claimed to be exact for ATTACK_MINUTES
-	$(BIN)/python -m tests.attacks --minutes $(ATTACK_MINUTES)
+	$(BIN)/python -m tools.attacks --minutes $(ATTACK_MINUTES)
 
 chaos: .venv/dev      ## honest and hostile clients of every interface at running servers for CHAOS_MINUTES
-	$(BIN)/python -m tests.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
+	$(BIN)/python -m tools.chaos --minutes $(CHAOS_MINUTES) --seed $(SEED)
 
 mutants: .venv/dev    ## COUNT small changes of decision code (ONLY: in files of that path); prints those that no test notices
-	$(BIN)/python -m tests.mutants --seed $(SEED) --count $(COUNT) --only '$(ONLY)'
+	$(BIN)/python -m tools.mutants --seed $(SEED) --count $(COUNT) --only '$(ONLY)'
 
 proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get install gappa)
 	$(BIN)/python -m proofs

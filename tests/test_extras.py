@@ -63,9 +63,10 @@ EXTRAS = {
     "proofs": "dev",
     "tests": "dev",
     "tests/ray": "dev ray",
-    "tests/fuzz/__main__.py": "dev fuzz",
-    "tests/fuzz/process.py": "dev fuzz",
     "tests/test_docs.py": "dev docs",
+    "tools": "dev",
+    "tools/fuzz/__main__.py": "dev fuzz",
+    "tools/fuzz/process.py": "dev fuzz",
 }
 # What a package that an extra names brings, as part of its own interface.
 WITH = {
@@ -75,7 +76,7 @@ WITH = {
     "transformers": {"tokenizers"},
     "uvicorn": {"h11"},
 }
-OUTSIDE = {"demo", "benchmarks", "examples", "tests", "proofs", "docs"}
+OUTSIDE = {"demo", "benchmarks", "examples", "tests", "tools", "proofs", "docs"}
 ROOTS = sorted({each.partition("/")[0] for each in EXTRAS})
 FILES = [path for root in ROOTS for path in sorted(REPOSITORY.glob(f"{root}/**/*.py"))]
 DISTRIBUTIONS = packages_distributions()

@@ -95,7 +95,7 @@ def test_a_file_imports_only_what_its_package_may() -> None:
         allowed = reachable(package) | {package, "version"}
         for name in imports(path):
             top, _, rest = name.partition(".")
-            assert top not in {"tests", "demo", "benchmarks", "proofs"}, f"{path}: {name}"
+            assert top not in {"tests", "tools", "demo", "benchmarks", "proofs"}, f"{path}: {name}"
             assert package in CONFINED.get(top, {package}), f"{path}: {name}"
             if top == "logitsieve" and rest:
                 assert rest.split(".")[0] in allowed, f"{path} may not import {name}"

@@ -1,4 +1,4 @@
-"""sketch: the hardest bounds, draws and refusals; tests/attacks judges its answers."""
+"""sketch: the hardest bounds, draws and refusals; tools/attacks judges its answers."""
 
 from collections.abc import Callable
 from typing import Any

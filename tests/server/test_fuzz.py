@@ -25,7 +25,6 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.models.repository import Repository, open_configured
 from logitsieve.utils.options import Progress
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.fuzz.feed import Feed, respell
 from tests.server.conftest import LIMITS
 from tests.server.materials import Gate, GatedIndex
 from tests.server.messages import (
@@ -50,6 +49,7 @@ from tests.server.running import (
     write_four,
 )
 from tests.synthetic import make_hidden
+from tools.fuzz.feed import Feed, respell
 
 DECODER, KSERVE = "logitsieve.v1.Decoder", "inference.GRPCInferenceService"
 DRAWN = [

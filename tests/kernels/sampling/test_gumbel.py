@@ -1,4 +1,4 @@
-"""Draws from all logits: tests/attacks/law.py judges which id wins, and log Z of what is left."""
+"""Draws from all logits: tools/attacks/law.py judges which id wins, and log Z of what is left."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from logitsieve.heads import Softmax
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.topk.merge import TOP, VALUE
 from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
-from tests.attacks.draws import fill_noise
 from tests.oracle import chi_square_p, gumbel_noise
 from tests.synthetic import make_hidden, make_softmax
+from tools.attacks.draws import fill_noise
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 FILTERS = [(1.0, 0.0), (0.9, 0.0), (0.5, 0.2), (1.0, 0.05)]

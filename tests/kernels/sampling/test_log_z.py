@@ -5,8 +5,8 @@ from logitsieve.heads import Softmax
 from logitsieve.heads.exact import ExactHead
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
-from tests.attacks.decoders import KINDS
 from tests.oracle import log_probs, logits64
+from tools.attacks.decoders import KINDS
 
 EVERY_KIND = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "odd"])
 Made = tuple[ExactHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits

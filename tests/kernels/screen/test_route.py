@@ -1,9 +1,9 @@
 import numpy as np
 
 from logitsieve.kernels.screen.route import LARGEST_DIM
-from tests.attacks import routes
 from tests.oracle import dot64
 from tests.synthetic import make_head, make_softmax, screen_arrays
+from tools.attacks import routes
 
 
 def test_centroids_whose_float32_dots_overflow_are_routed_by_the_exact_ones() -> None:

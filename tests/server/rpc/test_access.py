@@ -13,10 +13,10 @@ from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.security import READ, Tokens
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.fuzz.services import Aborted, Context
 from tests.server.conftest import Serve
 from tests.server.materials import write_tokens
 from tests.server.messages import Code, RawStream, asked, error_of
+from tools.fuzz.services import Aborted, Context
 
 OLD, NEW = "token-of-yesterday", "token-of-tomorrow"
 DECODE = "/logitsieve.v1.Decoder/Decode"

@@ -9,7 +9,7 @@ from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.handlers import Told, told, told_wait_ns, unary
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
-from tests.fuzz.services import Aborted, Context
+from tools.fuzz.services import Aborted, Context
 
 REQUEST = pb.GetModelRequest(model="demo")
 

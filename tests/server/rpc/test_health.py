@@ -12,9 +12,9 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from logitsieve.api.errors import InvalidRequest, Overloaded
 from logitsieve.server.rpc.health import MOST_BYTES, Health
-from tests.fuzz.services import Context
 from tests.server.conftest import Serve
 from tests.server.running import SERVING, WAIT_S
+from tools.fuzz.services import Context
 
 CHECK = "/grpc.health.v1.Health/Check"
 HALF_OPEN = ["/logitsieve.v1.Decoder/TopK", "/logitsieve.v1.Models/List", CHECK]

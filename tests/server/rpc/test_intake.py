@@ -15,10 +15,10 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, OF_ADDRESS, Intake, expect, replying
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.fuzz.services import Context
 from tests.server.conftest import Serve
 from tests.server.messages import GOOD, TARGET, RawStream, asked
 from tests.server.running import WAIT_S
+from tools.fuzz.services import Context
 
 NEVER_S = 3600.0
 OTHERS = [f"ipv4:10.0.{number}.7:999" for number in range(8)]

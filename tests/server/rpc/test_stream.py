@@ -12,7 +12,6 @@ from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.stream import IN_FLIGHT, DecodeStreams
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.fuzz.services import Context
 from tests.server.conftest import Serve
 from tests.server.materials import Gate
 from tests.server.messages import (
@@ -29,6 +28,7 @@ from tests.server.messages import (
 from tests.server.running import Running, requests_total
 from tests.server.test_app import value
 from tests.synthetic import make_hidden
+from tools.fuzz.services import Context
 
 
 def timeless(response: Any) -> Any:

@@ -1,1 +1,0 @@
-"""Attacks on what is claimed to be exact, judged by brute force: `python -m tests.attacks`."""

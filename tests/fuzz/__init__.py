@@ -1,1 +1,0 @@
-"""Fuzzing with coverage: `python -m tests.fuzz`."""

@@ -1,0 +1,1 @@
+"""Attacks on what is claimed to be exact, judged by brute force: `python -m tools.attacks`."""

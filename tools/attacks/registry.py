@@ -1,0 +1,13 @@
+"""All attacks by their names."""
+
+from importlib import import_module
+
+from tools.attacks.tally import Attack
+
+SUBJECTS = (
+    *("topk", "routes", "bounds", "log_z", "scores", "beams", "draws", "law", "shards"),
+    *("sketches", "builds", "tokens"),
+)
+ATTACKS: dict[str, Attack] = {}
+for subject in SUBJECTS:
+    ATTACKS |= import_module(f"tools.attacks.{subject}").ATTACKS

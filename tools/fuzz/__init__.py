@@ -1,0 +1,1 @@
+"""Fuzzing with coverage: `python -m tools.fuzz`."""
