@@ -21,7 +21,6 @@ from cryptography.x509.oid import NameOID
 from logitsieve.api.results import ArrayLike, TopK
 from logitsieve.heads import Head
 from logitsieve.index import Index, open_index
-from logitsieve.kernels.topk.entry import Enter, never
 from logitsieve.server import ServeConfig
 from logitsieve.server.models.repository import Opened, Repository, open_configured
 from logitsieve.utils.options import Progress
@@ -64,9 +63,6 @@ class GatedHead:
 
     def with_knobs(self, **knobs: float) -> GatedHead:
         return GatedHead(self._head.with_knobs(**knobs), self._gate)
-
-    def entry(self, *_: Any) -> Enter:
-        return never  # every call takes the gate
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         self._gate.through()

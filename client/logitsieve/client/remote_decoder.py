@@ -181,7 +181,7 @@ class AsyncRemoteDecoder(AsyncClosing):
     beam_step = awaited(RemoteDecoder.beam_step)
     _rows: Any = RemoteDecoder._rows
     engine_for: Any = RemoteDecoder.engine_for
-    _usual, _most_ids = RemoteDecoder._usual, RemoteDecoder._most_ids
+    _most_ids = RemoteDecoder._most_ids
 
     @abstractmethod
     async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations  # help() shows types as they are written
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Protocol, Unpack
+from typing import Protocol, Unpack
 
 import numpy as np
 
@@ -58,8 +56,6 @@ class Decoder(ABC):
     """
 
     _most_ids: int = INT32_MAX  # V, if it is known
-    # Engines by the rows of a request without keywords, or by `head`, if that is the only one.
-    _usual: Mapping[int | str | None, Any] = MappingProxyType({})
 
     @abstractmethod
     def _rows(self, hidden: ArrayLike) -> Float32:
@@ -83,15 +79,6 @@ class Decoder(ABC):
         A `normalizer` adds log Z of the ids that the constraints leave, a `width` in nats also its
         proven interval.
         """
-        if constraints is None and type(hidden) is np.ndarray and hidden.ndim and len(target) < 2:
-            engine = self._usual.get(target.get("head") if target else len(hidden))
-            if engine is not None:  # most calls: the rest would take longer than the answer
-                found = engine.enter(hidden, k)
-                if type(found) is TopKReply:
-                    return found
-                if found is not None:
-                    reply: TopKReply = engine.finished(found, hidden, k)
-                    return reply
         if target:
             check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:

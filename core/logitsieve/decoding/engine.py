@@ -2,7 +2,7 @@
 
 from math import inf
 from time import perf_counter_ns
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from logitsieve.api.results import (
     Provenance,
     SampleReply,
     ScoreReply,
-    TopK,
     TopKReply,
 )
 from logitsieve.decoding.beam import beam_step
@@ -39,7 +38,6 @@ from logitsieve.decoding.sampler import sample
 from logitsieve.heads._base.head import checked_k, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
-from logitsieve.kernels.topk.entry import Enter, never
 
 NO_LOG_Z = LogZ32(None)
 
@@ -76,10 +74,6 @@ class Engine:
         self.normalizer = normalizer
         self._normalizer = find_normalizer(normalizer) if normalizer else None
         self._scoring = find_normalizer(normalizer or default_normalizer(index))
-        self.enter: Enter = never
-        if self._normalizer is None:
-            unset: Any = None
-            self.enter = head.entry(self.answer(0, (unset, unset, unset, self.max_error), ""))
 
     def __repr__(self) -> str:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
@@ -90,11 +84,6 @@ class Engine:
         """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
         if constraints is not None:
             return self._constrained(hidden, k, constraints)
-        found = self.enter(hidden, k)
-        return found if type(found) is TopKReply else self.finished(found, hidden, k)
-
-    def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopKReply:
-        """Finish an incomplete answer of `enter`."""
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
@@ -102,9 +91,7 @@ class Engine:
                 k = checked_k(k, self._index.vocab_size)
                 if head.name == EXACT.name or head.estimates_at(1.0, k):
                     return self._estimated(started, hidden, k)
-        ids, logits, exact, scanned, fallback = (
-            head.topk(hidden, k) if found is None else head.finished(found, hidden, k)
-        )
+        ids, logits, exact, scanned, fallback = head.topk(hidden, k)
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()

@@ -29,7 +29,6 @@ from logitsieve.index import Index
 ENGINES_KEPT = 64
 # Batch sizes times ks times the precisions that clients ask for.
 CHOICES_KEPT = 256
-MANY_ROWS = 256  # beyond which a call is long
 
 
 class LocalDecoder(Decoder):
@@ -46,7 +45,6 @@ class LocalDecoder(Decoder):
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._at)
         self._measured_here = not measured_elsewhere(index)
-        self._usual: dict[int | str | None, Engine] = {}
         # (batch size, class of k, request) -> Engine
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
 
@@ -70,20 +68,14 @@ class LocalDecoder(Decoder):
         """See `Decoder`."""
         auto = self.auto
         if not target and not over:  # a faster way to the same
-            engine = self._chosen(auto.batch(rows), 0, DEFAULT_REQUEST)
-            if rows <= MANY_ROWS:
-                self._usual[rows] = engine
-            return engine
+            return self._chosen(auto.batch(rows), 0, DEFAULT_REQUEST)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
         request = point_request(target)
         if over:
             request = over_all(request, over, auto, rows)
         if not request.automatic:
-            engine = self.engine(request.head, request.knobs, request.normalizer, request.width)
-            if not over and [*target] == ["head"]:
-                self._usual[request.head] = engine
-            return engine
+            return self.engine(request.head, request.knobs, request.normalizer, request.width)
         return self._chosen(auto.batch(rows), auto.k_class(k, request.precision), request)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -103,7 +95,6 @@ class LocalDecoder(Decoder):
 
     def close(self) -> None:
         """Release the index and everything made from it; no call may be active."""
-        self._usual.clear()
         self._chosen.cache_clear()
         self.engine.cache_clear()
         self._head.cache_clear()

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import Answer, ArrayLike, Float32, TopK
+from logitsieve.api.results import ArrayLike, Float32, TopK
 from logitsieve.gpu.device import computing, timed, to_device, to_host
 from logitsieve.gpu.matrix import DeviceMatrix
 from logitsieve.heads._base.head import Softmax, checked_k, ready_request, refuse_row
 from logitsieve.heads._base.kernel_head import Head
-from logitsieve.kernels.topk.entry import Enter, never
 
 EXTRA_CANDIDATES = 64  # candidates beyond k
 BIAS_ERROR = 2.0**-22  # four times float32's rounding error
@@ -89,9 +88,6 @@ class DeviceHead(Head):
     @property
     def matrix(self) -> DeviceMatrix:
         return self._softmax.on_device
-
-    def entry(self, answer: Answer | None = None) -> Enter:
-        return never
 
     @abstractmethod
     def find(self, hidden: Tensor, k: int) -> Ranked:

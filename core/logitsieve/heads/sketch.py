@@ -124,7 +124,6 @@ class SketchHead(Head):
         """Return the head that leaves calls of more rows to the product of `exact`."""
         other = copy(self)
         other.most_rows = most_rows
-        other._enter = other.entry()
         return other
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logitsieve.api.results import (
-    Answer,
     ArrayLike,
     Bool,
     Candidates,
@@ -44,7 +43,6 @@ from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
 from logitsieve.kernels.topk.descriptor import shares_of
-from logitsieve.kernels.topk.entry import Enter, never, topk_entry
 from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS
 
@@ -105,7 +103,7 @@ class Head(ABC):
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
-    most_rows: int = ANY_ROWS  # of a call; more are answered by `_answer_checked` alone
+    most_rows: int = ANY_ROWS  # of a call; `exact` answers more
     quick_best: bool = False  # draws take less time by its best ids than by all logits
     estimates_log_z: bool = False  # without a pass over W, where it `estimates_at`
 
@@ -155,7 +153,6 @@ class Head(ABC):
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
-        self._enter = self.entry()
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
@@ -177,27 +174,10 @@ class Head(ABC):
         other._set_knobs(knobs)
         return other
 
-    def entry(self, answer: Answer | None = None) -> Enter:
-        """Return the call of the kernel in machine code, for a TopK, or replies like `answer`."""
-        if self.compiled is None or len(self._shares) > 1:
-            return never
-        most = self.most_rows if self._threads == 1 else 1
-        shape, owned = (self._vocab_size, self._dim), {**vars(self), "_enter": None}
-        return topk_entry(self.compiled, self._descriptor, shape, most, self.proves, owned, answer)
-
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
-        found = self._enter(hidden, k)
-        return found if type(found) is TopK else self.finished(found, hidden, k)
-
-    def finished(self, found: tuple[int, TopK] | None, hidden: ArrayLike, k: int) -> TopK:
-        """Finish an incomplete answer of `entry`."""
-        if found is None:
-            hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
-            return self._answer_checked(hidden, rows, k)
-        status, top = found
-        self._answer_rest(status, hidden, k, top)
-        return top
+        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
+        return self._answer_checked(hidden, rows, k)
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
