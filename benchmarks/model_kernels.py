@@ -15,7 +15,7 @@ from logitsieve.index_builder.contexts import open_contexts
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
-from logitsieve.kernels.sketch.levels import LEVELS
+from logitsieve.kernels.sketch.levels import LEVEL_COUNT
 from logitsieve.kernels.sketch.sieve import (
     DONE,
     FORGET,
@@ -50,16 +50,16 @@ def groups_read(address: int, hidden: Any, limit: int, read: Any) -> int:
             break
         sieve(descriptor, queries, sieving, groups, one, FORGET)
         counts = sieved_of(descriptor, sieving, 0, groups, limit, FORGET).counts
-        for level in range(LEVELS):
+        for level in range(LEVEL_COUNT):
             read[row, level] = counts[READ + level]
-        read[row, LEVELS] = counts[DONE]
+        read[row, LEVEL_COUNT] = counts[DONE]
     keep_alive((scratch, ids))
     return bad
 
 
 def sketch_bytes(head: Any, hidden: Float32) -> float:
     """Bytes that a row's answer reads, on average: levels, level 0, directions, rows of W."""
-    read: Float64 = np.empty((len(hidden), LEVELS + 1))
+    read: Float64 = np.empty((len(hidden), LEVEL_COUNT + 1))
     assert groups_read(head._address, hidden, K, read) < 0, "a context is refused"
     arrays, stored = head._arrays, head._softmax.stored
     sizes = [arrays[name].shape[1] for name in ("first", "middle", "fine")]

@@ -10,7 +10,7 @@ import numpy as np
 
 from logitsieve.kernels.simd.tables import LARGEST_SUM
 from logitsieve.kernels.sketch.bounds import base_bounds
-from logitsieve.kernels.sketch.levels import bounds_by, length_bounds
+from logitsieve.kernels.sketch.levels import LEVELS, bounds_by, length_bounds
 from proofs.expression import Symbol, traced
 from proofs.sketch import BINADES, TWICE, finite, margins, scaled_sums, underflow
 from proofs.theorem import Checks, Theorem, growth, number
@@ -34,11 +34,12 @@ def words(chunks: float) -> Checks:
 
 
 def whole_tails(widest: float) -> Checks:
-    """A group's sums are integers of float32, up to 15 times the sum M of magnitudes of codes.
+    """A group's sums are integers of float32, up to m times the sum M of magnitudes of codes.
 
-    Twice a sum is even and below 2^25; less 15 M it is q.g, of magnitude at most 15 M.
+    m is the last level's largest odd integer. Twice a sum is even and below 2^25; less m M it is
+    q.g, of magnitude at most m M.
     """
-    yield 15 * (int(widest) // 4 * LARGEST_SUM) < WHOLE
+    yield LEVELS[-1].most * (int(widest) // 4 * LARGEST_SUM) < WHOLE
 
 
 # The bounds

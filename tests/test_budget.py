@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 321,
-    "lines of source": 44_697,
-    "lines of core/": 18_462,
+    "lines of source": 44_733,
+    "lines of core/": 18_502,
     "lines of tests/": 42_111,
     "lines of tools/": 4_246,
     "lines of benchmarks/": 8_631,

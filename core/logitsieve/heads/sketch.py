@@ -35,7 +35,7 @@ from logitsieve.kernels.sketch.certified_topk import (
     certified_topk,
     sketch_log_z,
 )
-from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, STEP, TAIL_QUANTUM
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS, STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sieve import FIRST_ROWS
 from logitsieve.kernels.sketch.sketch import sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
@@ -58,7 +58,7 @@ def _check_arrays(arrays: Arrays) -> None:
     if step not in STEPS or (starts < 0).any() or (starts + (LAST << step) >= INFINITE).any():
         raise ValueError(f"starts has {[*starts.tolist(), step]}, no codes of finite numbers")
     if fine % LANES or not 0 <= padded <= MAX_TAIL or padded % TAIL_QUANTUM:
-        allowed = f"16 ({LEVEL_EXTRA} + 0, 16, ... {MAX_TAIL // 4})"
+        allowed = f"16 ({LEVEL_EXTRA} + 0, 16, ... {LEVELS[-1].planes * MAX_TAIL // 8})"
         raise ValueError(f"fine has {fine} bytes a group, needed: {allowed}")
     if size % LANES or coarse % LANES or not 0 < coarse <= MAX_CODE_BYTES:
         allowed = f"16 ({LEVEL_EXTRA} + 16, 32, ... {MAX_CODE_BYTES})"
@@ -66,10 +66,10 @@ def _check_arrays(arrays: Arrays) -> None:
     if not padded - TAIL_QUANTUM < tail <= padded:
         got = f"directions has {len(arrays['directions'])} rows"
         raise ValueError(f"{got}, not the {coarse} and {padded} of the codes")
-    needed = [len(arrays["coarse"]), LANES * (padded // 8 + LEVEL_EXTRA)]
-    for name in ("first", "middle"):
-        if list(arrays[name].shape) != needed:
-            raise ValueError(f"{name} is {list(arrays[name].shape)}, needed: {needed}")
+    for level in LEVELS:
+        needed = [len(arrays["coarse"]), level.group_bytes(padded)]
+        if (shape := [*arrays[level.array].shape]) != needed:
+            raise ValueError(f"{level.array} is {shape}, needed: {needed}")
 
 
 SKETCH = PartSpec(

@@ -11,11 +11,10 @@ import numpy as np
 from logitsieve.api.results import Float64, Int64
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.kernels.simd.lanes import LANES
-from logitsieve.kernels.sketch.levels import NUMBERS_IN
+from logitsieve.kernels.sketch.levels import CODE_BITS, LEVELS, NUMBERS_IN
 from logitsieve.kernels.sketch.sketch import numbers_of, widths_of
 
 MIDDLE = 128  # the code that stands for 0
-LEVELS, LEVEL_BITS = ("first level", "second level", "last level"), (1, 2, 4)
 
 
 class Coding(NamedTuple):
@@ -48,15 +47,16 @@ def codings_of(sketch: Arrays, places: Int64) -> Iterator[Coding]:
     codes = _coarse(sketch, places, F)[:, : len(sketch["directions"])]
     yield Coding("coarse", codes, numbers[0], numbers[1], limits[0], limits[1])
     size = LANES * widths.padded // 8
-    planes = taken["first"], taken["middle"], taken["fine"]
-    one, two, three, four = (
-        _bits(plane[:, :size], lanes) for plane in (*planes, taken["fine"][:, size:])
-    )
-    nibbles = (8 * one + 4 * two + 2 * three + four)[:, :T]
+    nibbles = np.zeros((len(places), widths.padded), np.uint8)
+    for level in LEVELS:
+        for plane in range(level.planes):
+            bits = _bits(taken[level.array][:, plane * size : (plane + 1) * size], lanes)
+            nibbles = 2 * nibbles + bits
+    nibbles = nibbles[:, :T]
     most = float(np.sqrt(T)), *limits[2:4]
     pairs = zip(numbers[2::2], numbers[3::2], strict=True)
-    for name, pair, kept, longest in zip(LEVELS, pairs, LEVEL_BITS, most, strict=True):
-        yield Coding(name, level_codes(nibbles, kept), *pair, np.inf, longest, F)
+    for level, pair, longest in zip(LEVELS, pairs, most, strict=True):
+        yield Coding(level.name, level_codes(nibbles, level.bits), *pair, np.inf, longest, F)
 
 
 def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
@@ -66,8 +66,8 @@ def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
 
 
 def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
-    """Return the odd whole numbers that the first `bits` bits of four-bit codes mean."""
-    return np.asarray(2.0 * (codes_RT >> (4 - bits)) - ((1 << bits) - 1), np.float64)
+    """Return the odd whole numbers that the first `bits` bits of codes mean."""
+    return np.asarray(2.0 * (codes_RT >> (CODE_BITS - bits)) - ((1 << bits) - 1), np.float64)
 
 
 def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:

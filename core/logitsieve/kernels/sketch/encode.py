@@ -9,9 +9,11 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, pair_sum, widen, zeros64
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
-from logitsieve.kernels.sketch.levels import APART, TAIL_QUANTUM
+from logitsieve.kernels.sketch.levels import APART, CODE_BITS, LEVEL_COUNT, LEVELS, TAIL_QUANTUM
 
 MOST = 127
+MIDDLE = 1 << CODE_BITS - 1  # the code of a tail whose interval begins at 0
+LEVEL_STEPS = tuple(level.step for level in LEVELS)
 SHARE = 1e-6  # least scale over a row's norm: far above float64 rounding
 LEAST_SCALE = 2e-30  # it and quotients by it are normal float32 numbers
 STEP = 0.29  # standard deviations: best for a normal distribution in sixteen levels
@@ -30,7 +32,7 @@ def _product(left, right, width):
 
 @inline
 def _take_tail(rows, row, first, x, places, width):
-    """Copy a tail to x[:width], its codes -8 .. 7 to `places`; return its squared length."""
+    """Copy a tail to x[:width], its codes less MIDDLE to `places`; return its squared length."""
     tail = max(rows.shape[1] - first, 0)
     for j in range(tail):
         x[j] = rows[row, first + j]
@@ -39,13 +41,14 @@ def _take_tail(rows, row, first, x, places, width):
     squares = _product(x, x, width)
     inverse = np.sqrt(tail) / (STEP * max(np.sqrt(squares), LEAST_SCALE))
     for j in range(tail):
-        places[j] = np.float32(min(max(np.floor(np.float64(x[j]) * inverse), -8.0), 7.0))
+        place = min(max(np.floor(np.float64(x[j]) * inverse), -float(MIDDLE)), MIDDLE - 1.0)
+        places[j] = np.float32(place)
     return squares
 
 
 @inline
 def _level_of(places, tail, level, q):
-    share = np.float32(1 / (8, 4, 1)[level])
+    share = np.float32(1 / LEVEL_STEPS[level])
     for j in range(tail):
         q[j] = np.float32(2) * np.floor(places[j] * share) + np.float32(1)
 
@@ -63,7 +66,7 @@ def scales_of_rows(rows, first, scales, start, stop):
     )
     for row in range(start, stop):
         squares = _take_tail(rows, row, first, x, places, width)
-        for level in range(3):
+        for level in range(LEVEL_COUNT):
             _level_of(places, tail, level, q)
             scale = squares / max(_product(q, x, width), LEAST_SCALE)
             scales[1 + level, row] = np.float32(max(scale, LEAST_SCALE))
@@ -105,7 +108,7 @@ def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, 
         limits[1] = max(limits[1], np.sqrt(length) / scale)
         squares = _take_tail(rows, row, first, x, places, width)
         norms[0, row] = np.float32(np.sqrt(squares) * ROUNDED)
-        for level in range(3):
+        for level in range(LEVEL_COUNT):
             _level_of(places, tail, level, q)
             scale = np.float64(scales[1 + level, row])
             for j in range(tail):
@@ -118,7 +121,7 @@ def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, 
             if level > 0:
                 limits[1 + level] = max(limits[1 + level], np.sqrt(_product(q, q, width)))
         for j in range(tail):
-            codes[j] = np.uint8(np.int64(places[j]) + 8)
+            codes[j] = np.uint8(np.int64(places[j]) + MIDDLE)
         for byte in range(width // 8):
             one, two, three, four = 0, 0, 0, 0
             for bit in range(8):

@@ -28,7 +28,7 @@ from logitsieve.kernels.simd.planes import LARGEST, SMALLEST, add_codes, encode_
 from logitsieve.kernels.simd.pointers import as_float32, as_int8, as_uint8, shift
 from logitsieve.kernels.simd.tables import CHUNK_BYTES, LARGEST_SUM, TABLE_BYTES
 from logitsieve.kernels.sketch import sketch
-from logitsieve.kernels.sketch.levels import APART, LEVELS
+from logitsieve.kernels.sketch.levels import APART, LEVEL_COUNT
 from logitsieve.kernels.topk.descriptor import (
     DIM,
     LARGEST_BIAS,
@@ -188,7 +188,7 @@ def reach_of(chance, rows, dim):
     """
     if chance <= 0.0 or dim < 4:
         return 1.0
-    log_chance, n, low, high = log(chance / (LEVELS * rows)), dim - 1.0, 0.0, 1.0
+    log_chance, n, low, high = log(chance / (LEVEL_COUNT * rows)), dim - 1.0, 0.0, 1.0
     for _ in range(40):
         f = (low + high) / 2
         least = (n - 1) / 2 * log(1 - f * f) - log(f * sqrt(2 * pi) * sqrt(n - 1))

@@ -16,6 +16,7 @@ as b = B + A, 2 b + C + A, and so on, where A makes the entries of tables positi
 """
 
 from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from logitsieve.kernels.simd.tables import (
     zero_bits,
 )
 
-LEVELS = 3
 TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
 # Stored norms are at least APART times the share of an error without a uniform direction, and a
 # query's reach is larger by 1 / APART.
@@ -43,25 +43,61 @@ NUMBERS = (
     HEAD_SCALE, TAIL_LENGTH, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE,
     LAST_NORM,
 ) = range(8)  # fmt: skip
-NUMBERS_IN = "coarse", "first", "middle", "fine"
 STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
 LINE = 64  # bytes
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
 
 
-# A level has `size` bytes for each group: `planes` times a bit of each coordinate, then the numbers
-# `scale` and the next. `most` is its largest odd integer, `error` the query's E_b.
-Level = namedtuple("Level", "codes size planes scale most error")
+class Level(NamedTuple):
+    """A refinement of a tail: the first `bits` of each coordinate's code, as an odd integer."""
+
+    name: str
+    array: str  # of the part, with the bits that no level before it has
+    bits: int
+    planes: int  # the number of these bits
+    scale: int  # the place of its scale in NUMBERS; that of its norm is the next
+
+    @property
+    def most(self) -> int:
+        """Return the largest odd integer."""
+        return (1 << self.bits) - 1
+
+    @property
+    def step(self) -> int:
+        """Return the number of neighbouring codes that it does not tell apart."""
+        return 1 << (CODE_BITS - self.bits)
+
+    def group_bytes(self, padded: int) -> int:
+        """Return the bytes of sixteen rows whose tails have `padded` coordinates."""
+        return LANES * (self.planes * (padded // 8) + LEVEL_EXTRA)
+
+
+CODE_BITS = 4  # of a coordinate of a tail
+LEVELS = (
+    Level("first level", "first", bits=1, planes=1, scale=FIRST_SCALE),
+    Level("second level", "middle", bits=2, planes=1, scale=MIDDLE_SCALE),
+    Level("last level", "fine", bits=4, planes=2, scale=LAST_SCALE),
+)
+LEVEL_COUNT = len(LEVELS)
+NUMBERS_IN = "coarse", *(level.array for level in LEVELS)
+# Constants of the kernels.
+FIRST_PLANES, MIDDLE_PLANES, LAST_PLANES = (np.int64(level.planes) for level in LEVELS)
+FIRST_MOST, MIDDLE_MOST, LAST_MOST = (np.float32(level.most) for level in LEVELS)
+
+# A level of a query and a sketch, which has `size` bytes for each group: `planes` times a bit of
+# each coordinate, then the numbers `scale` and the next. `error` is the query's E_b.
+Read = namedtuple("Read", "codes size planes scale most error")
 
 
 @inline
 def levels_of(sketch, query):
-    one, two = _size(sketch, 1), _size(sketch, 2)
+    first, middle = _size(sketch, FIRST_PLANES), _size(sketch, MIDDLE_PLANES)
+    last = _size(sketch, LAST_PLANES)
     return (
-        Level(sketch.first, one, np.int64(1), FIRST_SCALE, np.float32(1), query.first_error),
-        Level(sketch.middle, one, np.int64(1), MIDDLE_SCALE, np.float32(3), query.middle_error),
-        Level(sketch.fine, two, np.int64(2), LAST_SCALE, np.float32(15), query.last_error),
+        Read(sketch.first, first, FIRST_PLANES, FIRST_SCALE, FIRST_MOST, query.first_error),
+        Read(sketch.middle, middle, MIDDLE_PLANES, MIDDLE_SCALE, MIDDLE_MOST, query.middle_error),
+        Read(sketch.fine, last, LAST_PLANES, LAST_SCALE, LAST_MOST, query.last_error),
     )
 
 
@@ -101,7 +137,7 @@ def codes_of(level, group):
 @inline
 def coarse_level(sketch, size):
     """Level 0, to prefetch `size` bytes of its groups."""
-    return Level(sketch.coarse, size, np.int64(0), HEAD_SCALE, np.float32(0), splat32(0.0))
+    return Read(sketch.coarse, size, np.int64(0), HEAD_SCALE, np.float32(0), splat32(0.0))
 
 
 @inline

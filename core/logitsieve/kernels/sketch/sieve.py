@@ -37,7 +37,7 @@ from logitsieve.kernels.sketch.encode_query import (
 from logitsieve.kernels.sketch.levels import (
     AHEAD,
     FOUR,
-    LEVELS,
+    LEVEL_COUNT,
     add_planes,
     coarse_level,
     coarse_size,
@@ -69,7 +69,7 @@ Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
 Tile = namedtuple("Tile", "left masks read bases sums ends end")
 EVERY_LANE = (1 << LANES) - 1
 BEGIN, END, DONE, READ = range(4)
-COUNTS = READ + LEVELS  # and groups read of each level
+COUNTS = READ + LEVEL_COUNT  # and groups read of each level
 
 # Whether `ids` collects all computed rows; of one type, like scan.LISTED.
 KEEP, FORGET = np.bool_(True), np.bool_(False)
@@ -160,7 +160,7 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
     seeds = take_best(estimates, uppers, rows, limit, sieved.ids)
     sieved.counts[BEGIN], sieved.counts[DONE] = seeds if keep else 0, seeds
     sieved.counts[END] = sieved.counts[BEGIN]
-    for level in range(LEVELS):
+    for level in range(LEVEL_COUNT):
         sieved.counts[READ + level] = 0
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, np.int64(0), seeds, queries, q)
 

@@ -25,7 +25,7 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import float32_pointer, int32_pointer, uint8_pointer
 from logitsieve.kernels.simd.shorts import floats_of
-from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, NUMBERS_IN, STEP
+from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS, NUMBERS_IN, STEP
 from logitsieve.kernels.topk.descriptor import (
     BIAS,
     LARGEST_BIAS,
@@ -63,7 +63,8 @@ class Widths(NamedTuple):
 
 def widths_of(arrays: Mapping[str, np.ndarray]) -> Widths:
     coarse = arrays["coarse"].shape[1] // LANES - LEVEL_EXTRA
-    padded = 4 * (arrays["fine"].shape[1] // LANES - LEVEL_EXTRA)
+    last = LEVELS[-1]
+    padded = 8 // last.planes * (arrays[last.array].shape[1] // LANES - LEVEL_EXTRA)
     return Widths(coarse, max(0, len(arrays["directions"]) - coarse), padded)
 
 

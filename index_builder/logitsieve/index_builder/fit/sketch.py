@@ -24,14 +24,10 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import floats_of, shorts_of, start_of, step_of
 from logitsieve.kernels.sketch.encode import LEAST_SCALE, MOST, ROUNDED, encode_rows, scales_of_rows
 from logitsieve.kernels.sketch.levels import (
-    FIRST_NORM,
-    FIRST_SCALE,
     HEAD_SCALE,
-    LAST_NORM,
-    LAST_SCALE,
+    LEVEL_COUNT,
     LEVEL_EXTRA,
-    MIDDLE_NORM,
-    MIDDLE_SCALE,
+    LEVELS,
     NUMBERS,
     NUMBERS_IN,
     STEP,
@@ -178,12 +174,11 @@ def code(
     made = {
         "directions": turned.directions,
         "coarse": np.zeros((groups, LANES * (first + LEVEL_EXTRA)), np.uint8),
-        "first": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
-        "middle": np.zeros((groups, LANES * (padded // 8 + LEVEL_EXTRA)), np.uint8),
-        "fine": np.zeros((groups, LANES * (padded // 4 + LEVEL_EXTRA)), np.uint8),
     }
+    for level in LEVELS:
+        made[level.array] = np.zeros((groups, level.group_bytes(padded)), np.uint8)
     made["coarse"][-1, : LANES * first] = MOST + 1
-    exact, norms = np.empty((4, V), np.float32), np.empty((4, V), np.float32)
+    exact, norms = np.empty((2, 1 + LEVEL_COUNT, V), np.float32)
     coded, limits = [made[name] for name in NUMBERS_IN], []
 
     def scale(start: int) -> None:
@@ -197,7 +192,7 @@ def code(
     with ThreadPoolExecutor(threads) as pool, one_thread():
         list(pool.map(scale, range(0, V, BLOCK_ROWS)))
         step = step_of(iter(exact), LEAST_SCALE)
-        kinds = HEAD_SCALE, FIRST_SCALE, MIDDLE_SCALE, LAST_SCALE
+        kinds = HEAD_SCALE, *(level.scale for level in LEVELS)
         starts = np.zeros(STEP + 1, np.int32)
         starts[STEP] = step
         starts[[*kinds]] = [start_of(each, step, LEAST_SCALE) for each in exact]
@@ -209,7 +204,7 @@ def code(
         for most, count in pool.map(encode, range(0, V, BLOCK_ROWS)):
             limits.append(most)
             report(count)
-    for kind, each in zip((TAIL_LENGTH, FIRST_NORM, MIDDLE_NORM, LAST_NORM), norms, strict=True):
+    for kind, each in zip((TAIL_LENGTH, *(1 + k for k in kinds[1:])), norms, strict=True):
         starts[kind] = start_of(each, step, LEAST_SCALE)
         codes[kind] = shorts_of(each, starts[kind], step, up=True)
     _write_numbers(made, codes, V)
