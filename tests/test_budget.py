@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 321,
-    "lines of source": 44_733,
-    "lines of core/": 18_502,
-    "lines of tests/": 42_111,
+    "lines of source": 44_807,
+    "lines of core/": 18_576,
+    "lines of tests/": 42_188,
     "lines of tools/": 4_246,
     "lines of benchmarks/": 8_631,
 }

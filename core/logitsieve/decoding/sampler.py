@@ -123,14 +123,14 @@ def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
 def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
     k = min(BEST, query.index.vocab_size)
     own = query.edits is None and query.head.estimates_at(query.scale, k)
-    return own and _selects(query, k, True) and normalizer in (None, APPROXIMATE)
+    return own and _selects(query, k) and normalizer in (None, APPROXIMATE)
 
 
-def _selects(query: Query, k: int, summed: bool) -> bool:
+def _selects(query: Query, k: int) -> bool:
     head = query.head
     if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
         return False
-    return head.selects(k, len(query.hidden), summed=summed)
+    return head.selects(k, len(query.hidden))
 
 
 def _filtered(how: Sampling) -> bool:
@@ -221,7 +221,7 @@ def _needed(
     query: Query, how: Sampling, *, summed: bool = False
 ) -> tuple[BestLogits, Float64, LogZ | None]:
     """Return the best ids of each row as far as draws from all need them, as `_found` does."""
-    noisy = how.samples <= FEW_SAMPLES and how.top_p == 1.0 and _selects(query, FEW_BEST, summed)
+    noisy = how.samples <= FEW_SAMPLES and how.top_p == 1.0 and _selects(query, FEW_BEST)
     if summed or not noisy:  # an estimate of log Z needs its largest terms, whatever the noise
         how = how._replace(samples=0)
     return _found(query, how, FEW_BEST if noisy else BEST, summed=summed)
@@ -237,7 +237,7 @@ def _found(
     """
     rows, size = len(query.hidden), query.index.vocab_size
     k = min(most or size, size)
-    if query.edits is not None or not _selects(query, k, summed):
+    if query.edits is not None or not _selects(query, k):
         return _best(query, most)[0], _no_floors(rows), None
     head = cast(SketchHead, query.head)
     best, floors = head.needed(query.hidden, k, query.options(how), summed=summed)

@@ -5,7 +5,7 @@ exact logits are dropped. Time O(D^2 + V F), the V F on bytes; memory F + T / 2 
 """
 
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf, log
 from typing import Self
 
@@ -14,6 +14,8 @@ import numpy as np
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, TopK
 from logitsieve.heads._base.head import (
+    FLOAT64,
+    INT32,
     Edits,
     Knob,
     by_knob,
@@ -22,10 +24,9 @@ from logitsieve.heads._base.head import (
     ready_request,
     refuse_first,
 )
-from logitsieve.heads._base.kernel_head import FEW_ROWS, BestWithLogZ, Head, empty_best
+from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
-from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
@@ -33,12 +34,14 @@ from logitsieve.kernels.sketch.certified_topk import (
     certified_bounds,
     certified_candidates,
     certified_topk,
-    sketch_log_z,
+    estimate_log_z,
+    sketch_sums,
 )
 from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS, STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sieve import FIRST_ROWS
 from logitsieve.kernels.sketch.sketch import sketch_descriptor, widths_of
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
+from logitsieve.kernels.topk.queries import SUMS
 
 GRADES = (0.0, MAX_ERROR, 1e-3)  # of `max_error`: those that a build measures
 MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
@@ -118,7 +121,9 @@ class SketchHead(Head):
         self.max_error = self.knobs["max_error"]
         self.estimates_log_z = not self.proves
         descriptor = sketch_descriptor(self._softmax.descriptor, self._arrays, self.max_error)
-        self._describe(descriptor, self._arrays["coarse"].nbytes)
+        # Level 0 of every row, and as much again as the first level where it rules few rows out.
+        read = self._arrays["coarse"].nbytes + self._arrays["first"].nbytes
+        self._describe(descriptor, read)
 
     def up_to(self, most_rows: int) -> Self:
         """Return the head that leaves calls of more rows to the product of `exact`."""
@@ -137,10 +142,9 @@ class SketchHead(Head):
         few = 2 * FIRST_ROWS * k <= self._vocab_size
         return self.estimates_log_z and few and (scale <= MOST_SCALE or k >= LEAST_BEST)
 
-    def selects(self, k: int, rows: int, *, summed: bool) -> bool:
+    def selects(self, k: int, rows: int) -> bool:
         """Whether `needed` is the fastest way to k best rows for each of so many of hidden."""
-        shared = not summed and len(self._shares) > 1 and rows < FEW_ROWS
-        return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size and not shared
+        return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
 
     def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.
@@ -160,18 +164,22 @@ class SketchHead(Head):
         Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
         min_p forbids them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
         """
-        rows = len(hidden)
-        best, floors = empty_best(rows, k), np.empty(rows)
+        best = empty_best(len(hidden), k)
         share = log(options.min_p) - CLOSE if options.min_p > 0.0 else -inf
         asked = (
             options.scale, summed, options.seeds, options.step, options.samples, options.first_id,
             log(self._vocab_size / OTHERS), share,
         )  # fmt: skip
-        found = *best[:4], best.scanned, floors
-        fill = partial(sketch_log_z.entry(), self._address, hidden, *asked, *found)
-        refuse_first(run_slices(fill, rows, self._threads))
+        made = (INT32, k), (FLOAT64, k), (FLOAT64, SUMS), (INT32,), (FLOAT64,)
+        refused, found = self._spread(sketch_sums.entry(), hidden, k, asked, *made)
+        refuse_first(refused)
+        ids, logits, sums, computed, floors = found
+        merge_shares(ids, logits, best.ids, best.logits)
+        if summed:
+            estimate_log_z(sums, best.logits, options.scale, best.log_z, best.errors)
+        self._add_scanned(computed, best.scanned)
         best.exact.fill(self.proves)
-        return best, floors
+        return best, np.maximum.reduce(floors)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
         """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""

@@ -26,7 +26,8 @@ Edits = tuple[Int64, Int32, Float64]
 Entry = TypeVar("Entry")
 
 HASHED_AT_ONCE = 1 << 24  # bytes between two reports
-FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+INT32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 
 
 class Softmax:

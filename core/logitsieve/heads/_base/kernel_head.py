@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
@@ -25,6 +25,7 @@ from logitsieve.api.results import (
 from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
+    FLOAT64,
     INT32,
     Edits,
     Knob,
@@ -44,12 +45,13 @@ from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
 from logitsieve.kernels.topk.descriptor import shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
-from logitsieve.kernels.topk.merge import FIELDS
+from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
 SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
 SHARE_ANSWERS = 16  # the least rows of a share for each answer
 ANY_ROWS = 1 << 62
+JOINED = 2.0**-48  # of a sum of shares: the rounding of some exponentials and logarithms
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
@@ -184,8 +186,7 @@ class Head(ABC):
         scanned, exact, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
             exact.fill(True)
-        shares = len(self._shares)
-        if shares > 1 and rows < FEW_ROWS and SHARE_ANSWERS * k * shares <= self._vocab_size:
+        if self._shared(rows, k):
             status = self._run_shares(hidden, ids, logits, scanned)
         elif self._threads == 1 or rows == 1:
             status = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
@@ -195,6 +196,30 @@ class Head(ABC):
             self._answer_rest(status, hidden, k, TopK(ids, logits, exact, scanned, handed))
         return _make(TopK, (ids, logits, exact, scanned, handed))
 
+    def _shared(self, rows: int, k: int) -> bool:
+        """Whether threads share W, not the rows of hidden."""
+        shares = len(self._shares)
+        few = shares > 1 and rows < FEW_ROWS
+        return few and SHARE_ANSWERS * k * shares <= self._vocab_size
+
+    def _spread(
+        self, call: TopKernel, hidden: Float32, k: int, asked: Sequence[Any], *made: Any
+    ) -> tuple[list[int], list[NDArray[Any]]]:
+        """Return a kernel's results, and arrays [S, B, ...] that it fills for k rows.
+
+        `made` has the type of each array and its shape beyond B. S is 1 unless threads share W.
+        """
+        rows = len(hidden)
+        shares = self._shares if self._shared(rows, k) else [self._descriptor]
+        arrays = [_empty((len(shares), rows, *shape), dtype) for dtype, *shape in made]
+        calls = [
+            partial(call, share.ctypes.data, hidden, *asked, *(each[i] for each in arrays))
+            for i, share in enumerate(shares)
+        ]
+        if len(calls) == 1:
+            return run_slices(calls[0], rows, self._threads), arrays
+        return run_all([partial(each, 0, rows) for each in calls], self._threads), arrays
+
     def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
         answer = partial(self._kernel, self._address, hidden, ids, logits, scanned)
         results = run_slices(answer, hidden.shape[0], self._threads)
@@ -202,23 +227,18 @@ class Head(ABC):
         return max(refused) if refused else sum(results)
 
     def _run_shares(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        (rows, k), shares = ids.shape, self._shares
-        found = [
-            (_empty((rows, k), INT32), _empty((rows, k), FLOAT32), _empty(rows, INT32))
-            for _ in shares
-        ]
-        calls = [
-            partial(self._kernel, share.ctypes.data, hidden, *own, 0, rows)
-            for share, own in zip(shares, found, strict=True)
-        ]
-        if status := min(run_all(calls, self._threads)):
+        (rows, k), made = ids.shape, ((INT32, ids.shape[1]), (FLOAT32, ids.shape[1]), (INT32,))
+        results, (found, _, computed) = self._spread(self._kernel, hidden, k, (), *made)
+        if status := min(results):
             return status
-        listed = np.concatenate([own[0] for own in found], axis=1).ravel()
-        offsets = np.arange(rows + 1) * (k * len(shares))
+        listed, offsets = found.swapaxes(0, 1).ravel(), np.arange(rows + 1) * (k * len(found))
         status = int(listed_topk(self._address, hidden, offsets, listed, ids, logits, scanned, 0))
-        total = np.add.reduce([own[2] for own in found])
-        np.minimum(total, self._vocab_size, out=scanned)
+        self._add_scanned(computed, scanned)
         return status
+
+    def _add_scanned(self, computed: Int32, scanned: Int32) -> None:
+        """Fill scanned [B] with what all shares computed [S, B]."""
+        np.minimum(np.add.reduce(computed, dtype=INT32), self._vocab_size, out=scanned)
 
     def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
         if status < 0:
@@ -259,13 +279,15 @@ class Head(ABC):
     def _pass(
         self, hidden: Float32, k: int, scale: float, edits: Edits
     ) -> tuple[Int32, Float64, Float64]:
-        rows = len(hidden)
-        ids, logits, log_z = _empty((rows, k), INT32), _empty((rows, k)), _empty((rows, FIELDS))
-        fill = partial(
-            quick_log_z.entry(), self._softmax.address, hidden, scale, *edits, ids, logits, log_z
-        )
-        refuse_first(run_slices(fill, rows, self._threads))
-        return ids, logits, log_z
+        asked, made = (scale, *edits), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
+        refused, every = self._spread(quick_log_z.entry(), hidden, k, asked, *made)
+        refuse_first(refused)
+        found, values, log_z = every
+        if len(found) == 1:
+            return found[0], values[0], log_z[0]
+        ids, logits = _empty(found.shape[1:], INT32), _empty(found.shape[1:])
+        merge_shares(found, values, ids, logits)
+        return ids, logits, joined(log_z)
 
     def warm(self) -> None:
         """Call each kernel once, which compiles it."""
@@ -336,6 +358,15 @@ class ClusteredHead(ListingHead):
             offsets = np.searchsorted(keys, np.arange(rows + 1) * size)
             ids = (keys % size).astype(np.int32)
         return offsets, ids
+
+
+def joined(log_z: Float64) -> Float64:
+    """Return log Z [B, 4] of all rows of W from that of each share [S, B, 4], with TOP 0."""
+    fields: Float64 = np.logaddexp.reduce(log_z, axis=0)
+    fields[:, TOP] = 0.0
+    fields[:, LOW] -= JOINED * (1.0 + np.abs(fields[:, LOW]))
+    fields[:, HIGH] += JOINED * (1.0 + np.abs(fields[:, HIGH]))
+    return fields
 
 
 def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:

@@ -25,6 +25,7 @@ from logitsieve.kernels.topk.descriptor import (
     by_values,
     exact_logit,
     matrix_at,
+    share_of_rows,
     shared_rows,
     slack_at,
     tile_size,
@@ -61,9 +62,10 @@ def quick_log_z(
     """Fill log_z [B, 4]: a TOP of 0, an estimate of log of the sum of all e^{scale x}, and bounds.
 
     In it `values` [E] replace the logits of `edited` ids. The K best ids and their exact logits,
-    not edited, go to `ids` and `logits` [B, K]; K may be 0.
+    not edited, go to `ids` and `logits` [B, K]; K may be 0. All are of one share of W.
     """
     descriptor = int64_pointer(address)
+    begin, end = share_of_rows(descriptor)
     limit, dim = ids.shape[1], hidden.shape[1]
     each = query_size(dim, limit) + STATE + CHUNK // 2
     block, bad = at_once(stop - start, each), -1
@@ -85,10 +87,12 @@ def quick_log_z(
             _begin(sum_, scale * state[QUERY_SLACK])
             sum_[NEXT] = offsets[row]
             for i in range(offsets[row], offsets[row + 1]):
-                _add_exact(sum_, scale * values[i])
+                if begin <= edited[i] < end:
+                    _add_exact(sum_, scale * values[i])
+                sum_[NEXT] += edited[i] < begin
         ends, edits = shift(pointer(offsets), first + 1), pointer(edited)
         matrix = by_values(matrix_at(descriptor, 0))
-        _scan(matrix, queries, scale, edits, ends, sums, chunk_logits, count)
+        _scan(matrix, queries, scale, edits, ends, sums, chunk_logits, count, begin, end)
         for q in range(count):
             write64(queries, q, row_of(pointer(logits), first + q, limit))
             fields = row_of(pointer(log_z), first + q, FIELDS)
@@ -106,14 +110,14 @@ def _begin(sum_, slack):
 
 
 @inline_once
-def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
+def _scan(matrix, queries, scale, edited, ends, sums, logits, count, begin, end):
     decoding, tile = decodes(matrix, count), shared_rows(matrix)
     decoded = np.empty(tile_size(matrix) if decoding else 0, np.float32)
     chunk = ALONE_CHUNK if count == 1 else CHUNK
     if count <= 4:
         tile = chunk
-    for first in range(0, matrix.rows, chunk):
-        last = min(first + chunk, matrix.rows)
+    for first in range(begin, end, chunk):
+        last = min(first + chunk, end)
         for start in range(first, last, tile):
             stop = min(start + tile, last)
             floats = as_floats(matrix, start, stop, pointer(decoded)) if decoding else matrix
@@ -135,8 +139,8 @@ def _scan(matrix, queries, scale, edited, ends, sums, logits, count):
                 chunk_logits[edited[int(sum_[NEXT])] - first] = -np.inf
                 sum_[NEXT] += 1.0
             for part in range(first, last, CHUNK):
-                part_logits, end = shift(chunk_logits, part - first), min(part + CHUNK, last)
-                _add(matrix, wide, scale, sum_, part_logits, part, end)
+                part_logits, stop = shift(chunk_logits, part - first), min(part + CHUNK, last)
+                _add(matrix, wide, scale, sum_, part_logits, part, stop)
     keep_alive(decoded)
 
 
@@ -198,7 +202,7 @@ def _move(sum_, logit):
 def _write(sum_, rows, log_z):
     total = sum_[HEAVY] + sum_[LIGHT]
     off = sum_[ERROR] + total * (SUMMED + STEP * rows) + rows * TINY
-    rounded = LOG_SPARE * (abs(sum_[MOST]) + LOG_REACH)
+    rounded = LOG_SPARE * (abs(sum_[MOST]) + LOG_REACH) if sum_[MOST] > -np.inf else 0.0
     low = sum_[MOST] + log(total - off) if total > off else -np.inf
     high = sum_[MOST] + log(total + off)
     log_z[TOP], log_z[LOW], log_z[HIGH] = 0.0, low - rounded, high + rounded

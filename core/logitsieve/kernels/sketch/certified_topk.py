@@ -46,8 +46,7 @@ from logitsieve.kernels.topk.queries import (
     MOST,
     STATE,
     SUMMED,
-    TOTAL,
-    VARIANCE,
+    SUMS,
     at_once,
     begin_block,
     query_size,
@@ -122,19 +121,18 @@ def certified_topk(address, hidden, ids, logits, scanned, start, stop):
 
 @kernel(
     "(int64, float32[:,::1], float64, boolean, uint64[::1], uint64, int64, int64, float64, float64,"
-    " int32[:,::1], float64[:,::1], float64[:,::1], float64[::1], int32[::1], float64[::1], int64,"
-    " int64)"
+    " int32[:,::1], float64[:,::1], float64[:,::1], int32[::1], float64[::1], int64, int64)"
 )
-def sketch_log_z(
-    address, hidden, scale, summed, seeds, step, draws, first_id, needed, share, ids, logits, log_z,
-    errors, scanned, floors, start, stop,
+def sketch_sums(
+    address, hidden, scale, summed, seeds, step, draws, first_id, needed, share, ids, logits, sums,
+    scanned, floors, start, stop,
 ):  # fmt: skip
-    """Like `certified_topk` with float64 logits, log Z [B, 4] at a scale, and standard errors [B].
+    """Like `certified_topk` with float64 logits, and if `summed` the sums [B, 3] at a scale.
 
-    log Z is estimated if `summed`: docs/sketch.md. Rows below floors [B] may be missing: those that
-    `draws` need by less noise than `needed`, and by min-p, with a log of `share`, do not
-    (sampling/floors.py). Returns -1 or the first refused row. K has to be so small that groups come
-    first.
+    These are MOST, TOTAL and VARIANCE of `queries`: docs/sketch.md. Rows below floors [B] may be
+    missing: those that `draws` need by less noise than `needed`, and by min-p, with a log of
+    `share`, do not (sampling/floors.py). Returns -1 or the first refused row. K has to be so small
+    that groups come first.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     block, size, groups = _sizes(descriptor, stop - start, limit)
@@ -151,28 +149,35 @@ def sketch_log_z(
         for q in range(count):
             row, state = first + q, shift(queries.states, STATE * q)
             floors[row] = state[FLOOR]
-            if summed:
-                total = scale * state[MOST] + log(state[TOTAL])
-                write_estimate(row_of(pointer(log_z), row, FIELDS), total)
-                errors[row] = _error(queries, q, scale)
+            for i in range(SUMS):
+                sums[row, i] = state[MOST + i]
             write64(queries, q, row_of(pointer(logits), row, limit))
     keep_alive((scratch, seeds))
     return bad
 
 
-@inline
-def _error(queries, q, scale):
-    """Return the standard error of an estimate of log Z."""
-    state, values, best = (
-        shift(queries.states, STATE * q),
-        shift(queries.values, q * queries.limit),
-        0.0,
-    )
-    for i in range(queries.limit):
-        best += exp(scale * (values[i] - state[MOST]))
-    others = max(0.0, 1.0 - best / state[TOTAL])
-    off = OFF_SHARE * scale * scale * state[VARIANCE] / state[TOTAL]
-    return off + others * scale * CODED_OFF + ROUNDED
+@kernel("(float64[:,:,::1], float64[:,::1], float64, float64[:,::1], float64[::1])")
+def estimate_log_z(sums, logits, scale, log_z, errors):
+    """Fill estimates of log Z [B, 4] and their standard errors [B].
+
+    From what `sketch_sums` found by each share, sums [S, B, 3], and the best logits [B, K] of all.
+    """
+    shares, limit = sums.shape[0], logits.shape[1]
+    for row in range(errors.size):
+        most, total, variance, best = -np.inf, 0.0, 0.0, 0.0
+        for share in range(shares):
+            most = max(most, sums[share, row, 0])
+        for share in range(shares):
+            factor = exp(scale * (sums[share, row, 0] - most))
+            total += factor * sums[share, row, 1]
+            variance += factor * sums[share, row, 2]
+        for i in range(limit):
+            best += exp(scale * (logits[row, i] - most))
+        others = max(0.0, 1.0 - best / total)
+        off = OFF_SHARE * scale * scale * variance / total
+        errors[row] = off + others * scale * CODED_OFF + ROUNDED
+        write_estimate(row_of(pointer(log_z), row, FIELDS), scale * most + log(total))
+    keep_alive(log_z)
 
 
 @kernel("(int64, float32[:,::1], int64)")

@@ -123,8 +123,8 @@ def sieving_size(descriptor, count, groups, limit, keep):
 def sieve(descriptor, queries, start, groups, count, keep, noise):
     """Offer to each query every row that may be among its best; `start` is scratch of all.
 
-    A share has every few tiles, so that all have rows that are often among the best, and the first
-    groups as well, for the threshold.
+    A share has every few tiles, so that all have rows that are often among the best. Each computes
+    the best of the first groups, for its threshold; the first one alone sums them and has the rest.
     """
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
@@ -137,6 +137,9 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
                 encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
                 raise_floor(queries, q, noise)
+                if descriptor[SHARE] > 0:
+                    queries.states[STATE * q + TOTAL] = 0.0
+                    continue
             settles = last == groups or first + step >= sketch.groups
             tile, begin = _tile_at(start), first
             while begin < last:

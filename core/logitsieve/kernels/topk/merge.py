@@ -8,7 +8,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import keep_alive, pointer
-from logitsieve.kernels.topk.heap import offer, sort_best_first
+from logitsieve.kernels.topk.heap import better, contains, offer, sort_best_first
 
 TOP, VALUE, LOW, HIGH = range(4)  # columns of log_z (kernels/sampling/log_z.py)
 FIELDS = 4
@@ -19,6 +19,27 @@ RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the
 def write_estimate(fields, log_z):
     """Write the columns of a log Z without bounds."""
     fields[TOP], fields[VALUE], fields[LOW], fields[HIGH] = 0.0, log_z, -np.inf, np.inf
+
+
+@kernel("(int32[:,:,::1], float64[:,:,::1], int32[:,::1], float64[:,::1])")
+def merge_shares(found, sums, ids, logits):
+    """Fill ids and logits [B, K] with the best, each once, of those `found` [S, B, K].
+
+    Each share's are best first.
+    """
+    shares, rows, limit = found.shape
+    for row in range(rows):
+        own_ids, own_sums = row_of(pointer(ids), row, limit), row_of(pointer(logits), row, limit)
+        size = 0
+        for share in range(shares):
+            for i in range(limit):
+                one, value = found[share, row, i], sums[share, row, i]
+                if size == limit and not better(value, one, own_sums[0], own_ids[0]):
+                    break
+                if share == 0 or not contains(own_ids, size, one):
+                    size = offer(own_sums, own_ids, size, limit, value, one)
+        sort_best_first(own_sums, own_ids, size)
+    keep_alive((ids, logits))
 
 
 @kernel(

@@ -27,6 +27,7 @@ SCRATCH = 1 << 22  # float64 values for several queries
 # times the variance of its logit. No row with a logit below FLOOR is asked for.
 SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE, FLOOR = range(10)
 STATE = 10
+SUMS = 3  # from MOST on
 
 CHUNK = 256  # float32 logits of a query at once
 LOGITS = 2 * CHUNK  # float64 values of scratch for the logits of four queries
