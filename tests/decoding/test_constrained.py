@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.logit_edits import Edits, edits_of
+from logitsieve.decoding.logit_edits import edits_of
+from logitsieve.heads._base.edits import Edits
 from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.oracle import best, logits64
 from tests.refusals import refused

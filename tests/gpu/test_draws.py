@@ -10,7 +10,7 @@ from numba import njit
 from logitsieve.gpu import gumbel_draws as module
 from logitsieve.gpu.gumbel_draws import fields_of, gumbel_noise, weights_of
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.head import Edits
+from logitsieve.heads._base.edits import Edits
 from logitsieve.heads.exact import DrawOptions
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.gpu.opened import make_gpu_heads, there
@@ -50,7 +50,7 @@ def some_edits() -> Edits:
     named = np.delete(best, 2, axis=0)
     order = np.argsort(named, axis=1)
     values = np.array([-np.inf, 9.5])[order]
-    return offsets, np.take_along_axis(named, order, 1).ravel(), values.ravel()
+    return Edits(offsets, np.take_along_axis(named, order, 1).ravel(), values.ravel())
 
 
 @pytest.mark.parametrize(("top_p", "min_p"), FILTERS)
@@ -88,7 +88,7 @@ def test_draws_and_batches_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch
 def test_log_z_holds_the_true_one_in_its_interval(scale: float, edits: Any) -> None:
     logits = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN).astype(np.longdouble)
     if edits is not None:
-        offsets, ids, values = edits
+        offsets, ids, values = edits.arrays
         logits[np.repeat(np.arange(5), np.diff(offsets)), ids] = values
     top = logits.max(axis=1, keepdims=True)
     others = np.sort(np.exp(scale * (logits - top)), axis=1)[:, :-1]

@@ -6,6 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads._base import kernel_head
+from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.sketch import GRADES
@@ -99,13 +100,13 @@ def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
     head, hidden = ExactHead(SMALL, threads=threads), make_hidden(3, 48)
     exact = logits64(SMALL.weight, SMALL.bias, hidden)
     ids = np.array([0, 2499, 2500, 4999], np.int32)
-    edits = np.array([0, 4, 4, 4]), ids, np.array([-np.inf, 9.0, 5.0, -np.inf])
+    edits = Edits(np.array([0, 4, 4, 4]), ids, np.array([-np.inf, 9.0, 5.0, -np.inf]))
     found = head.best_with_log_z(hidden, 9, 0.7)
     np.testing.assert_array_equal(found.ids, best(exact, 9))
     np.testing.assert_array_equal(found.logits, np.take_along_axis(exact, found.ids, 1))
     edited = head.quick_log_z(hidden, 0.7, edits)
     exact_edited = exact.copy()
-    exact_edited[0, ids] = edits[2]
+    exact_edited[0, ids] = edits.values
     for fields, logits in ((found.log_z, exact), (edited, exact_edited)):
         true = np.array([log_sum_exp(0.7 * each) for each in logits])
         assert (fields[:, TOP] == 0).all()
@@ -119,7 +120,7 @@ def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
 def test_a_share_without_mass_leaves_log_z_to_the_others(calls: list[int]) -> None:
     head, hidden = ExactHead(SMALL, threads=2), make_hidden(1, 48)
     banned = np.arange(2500, 5000, dtype=np.int32)
-    edits = np.array([0, 2500]), banned, np.full(2500, -np.inf)
+    edits = Edits(np.array([0, 2500]), banned, np.full(2500, -np.inf))
     fields = head.quick_log_z(hidden, 1.0, edits)[0]
     true = log_sum_exp(logits64(SMALL.weight, SMALL.bias, hidden)[0, :2500])
     assert fields[LOW] <= true <= fields[HIGH] < fields[LOW] + 1e-4

@@ -16,7 +16,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
-from logitsieve.heads._base.head import Edits
+from logitsieve.heads._base.edits import Edits
 from logitsieve.heads.exact import DrawOptions, ExactHead
 from tests.log_z import interval_of, log_z_in
 from tests.oracle import logits64
@@ -116,7 +116,7 @@ def edited(random: Generator, logits: Float64) -> tuple[Edits | None, Float64]:
         values.append(row[some])
         ends.append(ends[-1] + len(some))
     flat = np.concatenate(ids).astype(np.int32), np.concatenate(values)
-    return (np.array(ends, np.int64), *flat), logits
+    return Edits(np.array(ends, np.int64), *flat), logits
 
 
 def noisy(logits: Float64, scale: float, seeds: UInt64, step: int) -> Float64:

@@ -1,8 +1,5 @@
 """Constraints as edits, and the best of the remaining ids, as exact as the head's own answer.
 
-Edits are the ids of a row with replaced logits, and the new values. Sets of (row, id) are vectors
-of keys, row x V + id, to avoid loops over rows.
-
 A head answers for a few more than k, and for twice as many while fewer than k of them are unedited:
 a number that depends on the row alone, not on its batch.
 """
@@ -14,7 +11,6 @@ import numpy as np
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import (
-    Bool,
     Candidates,
     Float32,
     Float64,
@@ -23,49 +19,12 @@ from logitsieve.api.results import (
     Provenance,
     offsets_of,
 )
-from logitsieve.heads._base.head import Softmax, edits_of_rows
+from logitsieve.heads._base.edits import Edits, among, answerable, keys_of
+from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
 LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to it
-
-
-class Edits(NamedTuple):
-    """Replaced logits of row r: ids[offsets[r]:offsets[r+1]]."""
-
-    offsets: Int64  # [B+1]
-    ids: Int32  # distinct and ascending within a row
-    values: Float64  # -inf forbids the id
-    allow_list: bool
-
-    def rows(self, rows: Int64) -> Self:
-        """Select rows, in that order."""
-        return type(self)(*edits_of_rows(self[:3], rows), self.allow_list)
-
-    def remaining(self, vocab_size: int) -> Int64:
-        """Count the allowed ids of each row, [B]."""
-        named = self.answerable()
-        return named if self.allow_list else vocab_size - np.diff(self.offsets) + named
-
-    def answerable(self) -> Int64:
-        """Count the allowed ids that each row names, [B]."""
-        return _answerable(self.offsets, self.values)
-
-    def apply_to_all(self, logits: Float32) -> None:
-        """Edit all logits [B, V], in place."""
-        if self.allow_list:
-            logits[:] = -np.inf
-        rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
-        logits[rows, self.ids] = self.values
-
-    def apply_to_targets(self, logits: Float64, targets: Int32, vocab_size: int) -> None:
-        """Edit the logits [B, T] of `targets`, in place."""
-        if self.allow_list:
-            logits[:] = -np.inf
-        keys = np.arange(len(targets))[:, None] * vocab_size + targets
-        edited = keys_of(self.offsets, self.ids, vocab_size)
-        named = among(keys, edited)
-        logits[named] = self.values[np.searchsorted(edited, keys[named])]
 
 
 class ListedLogits(NamedTuple):
@@ -77,7 +36,7 @@ class ListedLogits(NamedTuple):
 
     def answerable(self) -> Int64:
         """Count the allowed ids of each row, [B]."""
-        return _answerable(self.offsets, self.logits)
+        return answerable(self.offsets, self.logits)
 
 
 def edits_of(
@@ -140,12 +99,6 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
     return ListedLogits(offsets, (both % vocab_size).astype(np.int32), values[order])
 
 
-def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
-    """Return the keys of CSR rows, in order."""
-    rows = np.arange(len(offsets) - 1, dtype=np.int64)
-    return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
-
-
 def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
     """Return the keys of sets from `for_rows`; InvalidRequest as in `check_ids`."""
     if sets is None:
@@ -155,23 +108,10 @@ def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
     return keys_of(sets.offsets, sets.ids, vocab_size)
 
 
-def among(keys: Int64, rising: Int64) -> Bool:
-    """Return the mask of keys that are in a sorted vector."""
-    if not rising.size:
-        return np.zeros(keys.shape, np.bool_)
-    places = np.searchsorted(rising, keys)
-    return np.asarray(rising[np.minimum(places, rising.size - 1)] == keys)
-
-
 def check_ids(ids: Int32, vocab_size: int, field: str) -> None:
     """InvalidRequest names `field` if an id is outside the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise InvalidRequest(field, largest, f"ids from 0 to {vocab_size - 1}")
-
-
-def _answerable(offsets: Int64, logits: Float64) -> Int64:
-    before = np.concatenate([[0], np.cumsum(logits > -np.inf)])
-    return np.asarray(np.diff(before[offsets]))
 
 
 def _rising(keys: Int64) -> Int64:

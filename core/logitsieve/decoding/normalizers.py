@@ -14,15 +14,8 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, UInt64
-from logitsieve.decoding.logit_edits import (
-    BestLogits,
-    Edits,
-    ListedLogits,
-    among,
-    edit_candidates,
-    keys_of,
-    target_logits,
-)
+from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, target_logits
+from logitsieve.heads._base.edits import Edits, among, keys_of
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.sketch import SketchHead
@@ -126,7 +119,7 @@ class Query(NamedTuple):
     def options(self, how: Sampling) -> DrawOptions:
         """Return the options of draws from this distribution."""
         return DrawOptions(
-            how.samples, how.seeds, how.step, self.scale, self.edits and self.edits[:3],
+            how.samples, how.seeds, how.step, self.scale, self.edits,
             how.top_p, how.min_p, self.index.first_id,
         )  # fmt: skip
 
@@ -257,9 +250,7 @@ class _Sketch(Normalizer):
         source, edits = self.source(query.index), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = cast(SketchHead, source).log_z(
-            query.hidden, query.scale, edits and edits[:3], query.width
-        )
+        fields = cast(SketchHead, source).log_z(query.hidden, query.scale, edits, query.width)
         return narrowed(LogZ(fields, query.scale), query)
 
 
@@ -272,7 +263,7 @@ class _Exact(Normalizer):
         exact, edits = cast(ExactHead, self.source(query.index)), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = exact.log_z(query.hidden, query.scale, edits and edits[:3])
+        fields = exact.log_z(query.hidden, query.scale, edits)
         return LogZ(fields, query.scale)
 
 
@@ -289,7 +280,7 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
 def quick_log_z(query: Query) -> LogZ:
     """Return log Z from one pass of mostly float32 dots; InvalidRequest as for EXACT."""
     exact, edits = cast(ExactHead, EXACT.source(query.index)), query.edits
-    log_z = exact.quick_log_z(query.hidden, query.scale, edits and edits[:3])
+    log_z = exact.quick_log_z(query.hidden, query.scale, edits)
     return LogZ(log_z, query.scale)
 
 

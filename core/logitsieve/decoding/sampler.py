@@ -34,7 +34,8 @@ from logitsieve.decoding.normalizers import (
     narrowed,
     quick_log_z,
 )
-from logitsieve.heads._base.head import no_edits, refuse_first
+from logitsieve.heads._base.edits import no_edits
+from logitsieve.heads._base.head import refuse_first
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import (
@@ -250,7 +251,7 @@ def _beyond(
 ) -> Draws:
     """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
     index, rows = query.index, len(best.ids)
-    edits = no_edits(rows) if query.edits is None else query.edits[:3]
+    edits = (query.edits or no_edits(rows)).arrays
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
         best_sample.entry(), index.softmax.address, query.hidden, best.ids, best.logits, floors,

@@ -18,7 +18,8 @@ from logitsieve.gpu.device import computing, to_device, to_host
 from logitsieve.gpu.device_head import DeviceHead, Ranked, joined, rank, rank_all, rank_by_scores
 from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
 from logitsieve.gpu.matrix import exact_logits
-from logitsieve.heads._base.head import Edits, by_knob
+from logitsieve.heads._base.edits import Edits
+from logitsieve.heads._base.head import by_knob
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.heads.screen import ScreenHead
@@ -74,7 +75,7 @@ class GpuExact(AllRows, ExactHead):
         for part in self.matrix.slices(len(hidden)):
             logits = self.matrix.logits64(hidden[part])
             if edits is not None:
-                offsets, ids, values = edits
+                offsets, ids, values = edits.arrays
                 ends = offsets[part.start : part.stop + 1]
                 changed = slice(ends[0], ends[-1])
                 rows = np.repeat(np.arange(len(logits)), np.diff(ends))

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
-from logitsieve.heads._base.head import Edits, no_edits, ready_request, refuse_first
+from logitsieve.heads._base.edits import Edits, no_edits
+from logitsieve.heads._base.head import ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
@@ -66,7 +67,7 @@ class ExactHead(Head):
         """Return [B, 4] log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH."""
         rows = len(hidden)
         log_z = np.empty((rows, FIELDS))
-        options = scale, *(edits or no_edits(rows)), log_z
+        options = scale, *(edits or no_edits(rows)).arrays, log_z
         fill = partial(dense_log_z.entry(), self._address, hidden, *options)
         refuse_first(run_slices(fill, rows, self._threads))
         return log_z
@@ -88,7 +89,7 @@ class ExactHead(Head):
         rows = len(hidden)
         samples, seeds, step, scale, edits, top_p, min_p, first_id = options
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
-        asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows))
+        asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows)).arrays
         draw = partial(gumbel_sample.entry(), self._address, hidden, *asked, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))

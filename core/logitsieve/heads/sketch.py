@@ -13,13 +13,12 @@ import numpy as np
 
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, TopK
+from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import (
     FLOAT64,
     INT32,
-    Edits,
     Knob,
     by_knob,
-    edits_of_rows,
     ready_hidden,
     ready_request,
     refuse_first,
@@ -219,7 +218,7 @@ class SketchHead(Head):
         plain = DENSE_ERROR * off <= width
         for rows, find in ((plain, self._exact.quick_log_z), (~plain, self._exact.log_z)):
             if rows.any():
-                changed = edits and edits_of_rows(edits, np.flatnonzero(rows))
+                changed = edits and edits.rows(np.flatnonzero(rows))
                 log_z[rows] = find(hidden[rows], scale, changed)
         return log_z
 

@@ -5,6 +5,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
+from logitsieve.heads._base.edits import Edits
 from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
 from logitsieve.kernels.topk.merge import TOP, VALUE
 from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
@@ -51,7 +52,8 @@ def test_rows_do_not_depend_on_others_nor_on_how_many_draws(top_p: float, min_p:
 
     def drawn(part: slice, draws: int) -> Drawn:
         ids = edited[part].ravel()
-        edits = np.arange(0, ids.size + 1, 2), ids, np.resize([2.0, -np.inf], ids.size)
+        values = np.resize([2.0, -np.inf], ids.size)
+        edits = Edits(np.arange(0, ids.size + 1, 2), ids, values)
         seeds = rows[part].astype(np.uint64)
         return head.draw(hidden[part], DrawOptions(draws, seeds, 4, 1.3, edits, top_p, min_p))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads._base.edits import Edits
 from tests.kernels.sampling.test_log_z import EVERY_KIND, made, over, true_rest
 from tests.oracle import best, logits64
 from tests.refusals import refused
@@ -97,7 +98,7 @@ def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
     for row, (places, edits) in enumerate(zip(ids, values, strict=True)):
         logits[row, places] = edits
     offsets = np.cumsum([0, *map(len, ids)])
-    edits = offsets, np.concatenate(ids).astype(np.int32), np.concatenate(values)
+    edits = Edits(offsets, np.concatenate(ids).astype(np.int32), np.concatenate(values))
     for scale in (1.0, 1.4):
         found = head.quick_log_z(hidden, scale, edits)
         rest = true_rest(logits, scale)
@@ -105,8 +106,7 @@ def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
         _, _, low, high = head.log_z(hidden, scale, edits).T
         assert ((low <= rest) & (rest <= high)).all()
         for row in range(len(hidden)):
-            own = slice(offsets[row], offsets[row + 1])
-            alone = np.array([0, len(ids[row])]), edits[1][own], edits[2][own]
+            alone = edits.rows(np.array([row]))
             np.testing.assert_array_equal(
                 head.quick_log_z(hidden[row : row + 1].copy(), scale, alone)[0], found[row]
             )

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -12,16 +12,13 @@ from numpy import ndarray
 
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.requests import whole
-from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64, select_rows
+from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.functions import decoded
 from logitsieve.kernels.topk.descriptor import matrix_descriptor
 from logitsieve.kernels.topk.exact_topk import csr_logits
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.utils.stored import StoredMatrix
-
-# CSR offsets, ids, and their logits instead of W's: -inf forbids an id.
-Edits = tuple[Int64, Int32, Float64]
 
 Entry = TypeVar("Entry")
 
@@ -200,16 +197,3 @@ def refuse_first(results: Sequence[int]) -> None:
     for bad in results:
         if bad >= 0:
             refuse_row(bad)
-
-
-@lru_cache(maxsize=64)
-def no_edits(rows: int) -> Edits:
-    edits = np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0)
-    for array in edits:
-        array.flags.writeable = False
-    return edits
-
-
-def edits_of_rows(edits: Edits, rows: Int64) -> Edits:
-    offsets, places = select_rows(edits[0], rows)
-    return offsets, edits[1][places], edits[2][places]

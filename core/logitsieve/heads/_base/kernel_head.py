@@ -22,16 +22,15 @@ from logitsieve.api.results import (
     TopK,
     select_rows,
 )
+from logitsieve.heads._base.edits import Edits, no_edits
 from logitsieve.heads._base.head import (
     BOOL,
     FLOAT32,
     FLOAT64,
     INT32,
-    Edits,
     Knob,
     Softmax,
     checked_knobs,
-    no_edits,
     ready_request,
     refuse_first,
     refuse_row,
@@ -279,7 +278,7 @@ class Head(ABC):
     def _pass(
         self, hidden: Float32, k: int, scale: float, edits: Edits
     ) -> tuple[Int32, Float64, Float64]:
-        asked, made = (scale, *edits), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
+        asked, made = (scale, *edits.arrays), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
         refused, every = self._spread(quick_log_z.entry(), hidden, k, asked, *made)
         refuse_first(refused)
         found, values, log_z = every

@@ -1,0 +1,83 @@
+"""Edits: the ids of rows with replaced logits, and the new values.
+
+Sets of (row, id) are vectors of keys, row x V + id, to avoid loops over rows.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, select_rows
+
+
+class Edits(NamedTuple):
+    """Replaced logits of row r: ids[offsets[r]:offsets[r+1]]."""
+
+    offsets: Int64  # [B+1]
+    ids: Int32  # distinct and ascending within a row
+    values: Float64  # -inf forbids the id
+    allow_list: bool = False  # forbids all other ids, which no head reads
+
+    @property
+    def arrays(self) -> tuple[Int64, Int32, Float64]:
+        """Return what kernels take."""
+        return self[:3]
+
+    def rows(self, rows: Int64) -> Self:
+        """Select rows, in that order."""
+        offsets, places = select_rows(self.offsets, rows)
+        return type(self)(offsets, self.ids[places], self.values[places], self.allow_list)
+
+    def remaining(self, vocab_size: int) -> Int64:
+        """Count the allowed ids of each row, [B]."""
+        named = self.answerable()
+        return named if self.allow_list else vocab_size - np.diff(self.offsets) + named
+
+    def answerable(self) -> Int64:
+        """Count the allowed ids that each row names, [B]."""
+        return answerable(self.offsets, self.values)
+
+    def apply_to_all(self, logits: Float32) -> None:
+        """Edit all logits [B, V], in place."""
+        if self.allow_list:
+            logits[:] = -np.inf
+        rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
+        logits[rows, self.ids] = self.values
+
+    def apply_to_targets(self, logits: Float64, targets: Int32, vocab_size: int) -> None:
+        """Edit the logits [B, T] of `targets`, in place."""
+        if self.allow_list:
+            logits[:] = -np.inf
+        keys = np.arange(len(targets))[:, None] * vocab_size + targets
+        edited = keys_of(self.offsets, self.ids, vocab_size)
+        named = among(keys, edited)
+        logits[named] = self.values[np.searchsorted(edited, keys[named])]
+
+
+@lru_cache(maxsize=64)
+def no_edits(rows: int) -> Edits:
+    edits = Edits(np.zeros(rows + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+    for array in edits.arrays:
+        array.flags.writeable = False
+    return edits
+
+
+def answerable(offsets: Int64, logits: Float64) -> Int64:
+    """Count the logits of each CSR row above -inf, [B]."""
+    before = np.concatenate([[0], np.cumsum(logits > -np.inf)])
+    return np.asarray(np.diff(before[offsets]))
+
+
+def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
+    """Return the keys of CSR rows, in order."""
+    rows = np.arange(len(offsets) - 1, dtype=np.int64)
+    return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
+
+
+def among(keys: Int64, rising: Int64) -> Bool:
+    """Return the mask of keys that are in a sorted vector."""
+    if not rising.size:
+        return np.zeros(keys.shape, np.bool_)
+    places = np.searchsorted(rising, keys)
+    return np.asarray(rising[np.minimum(places, rising.size - 1)] == keys)
