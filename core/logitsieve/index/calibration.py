@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.api.results import Float32
-from logitsieve.index.manifest import Rule
+from logitsieve.index.shapes import Rule, read
 
 MAX_NUMBER = 1e15  # also excludes NaN
 MAX_TEXT = 200
@@ -20,13 +20,13 @@ _K_TEXT = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 def check_calibration(calibration: Mapping[str, Any]) -> None:
     """Check every field; ValueError names the first one that deviates from the builder's format."""
-    _check(_CALIBRATION, "calibration", calibration)
-    if "contexts" in calibration:  # earlier builders wrote none
+    read(_CALIBRATION, "calibration", calibration)
+    if "contexts" in calibration:  # owners may drop them
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     for number, point in enumerate(points):
         if "steps" in point:  # of heads that estimate log Z, and of `exact`
-            _check(_STEPS, f"calibration.points[{number}].steps", point["steps"])
+            read(_STEPS, f"calibration.points[{number}].steps", point["steps"])
     if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'exact' at 1 row a call is missing")
 
@@ -50,35 +50,8 @@ def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
     return values.reshape(-1, dim).astype(np.float32)
 
 
-def _check(form: Any, where: str, value: Any) -> None:
-    if isinstance(form, Rule):
-        if not form.fits(value):
-            raise _wrong(where, value, form.allowed)
-    elif isinstance(form, list):
-        if not isinstance(value, list):
-            raise _wrong(where, value, "a list")
-        for number, entry in enumerate(value):
-            _check(form[0], f"{where}[{number}]", entry)
-    elif not isinstance(value, dict):
-        raise _wrong(where, value, "an object")
-    else:
-        for name, of in form.items():
-            if isinstance(name, Rule):
-                for key, entry in value.items():
-                    _check(name, where, key)
-                    _check(of, f"{where}.{key}", entry)
-            elif name not in value:
-                raise ValueError(f"{where}.{name}: missing")
-            else:
-                _check(of, f"{where}.{name}", value[name])
-
-
-def _wrong(where: str, value: object, needed: str) -> ValueError:
-    return ValueError(f"{where}: got {value!r:.40}, needed: {needed}")
-
-
-def _number(needed: str, fits: Callable[[Any], bool], kinds: Any = (int, float)) -> Rule:
-    return Rule(needed, lambda value: type(value) in kinds and fits(value))
+def _number(allowed: str, fits: Callable[[Any], bool], kinds: Any = (int, float)) -> Rule:
+    return Rule(allowed, lambda value: type(value) in kinds and fits(value))
 
 
 _TEXT = Rule(
@@ -111,7 +84,7 @@ _CALIBRATION = {"machine": {_TEXT: _TEXT, "cpu": _TEXT}, "heldout_rows": _COUNT,
 
 
 def _contexts(where: str, value: Any) -> None:
-    _check({"rows": _COUNT, "dim": _COUNT}, where, value)
+    read({"rows": _COUNT, "dim": _COUNT}, where, value)
     text = value.get("float32")
     try:
         data = b64decode(text if isinstance(text, str) else "?", validate=True)

@@ -3,18 +3,17 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeAlias, get_type_hints
 
 from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable
+from logitsieve.index.shapes import Rule, read
 from logitsieve.utils.stored import KINDS
 
 FORMAT_VERSION = 2
-READABLE = (2,)  # this format and, later, the one before it
 MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
@@ -40,13 +39,6 @@ def is_version(text: str) -> bool:
 def canonical(value: object) -> bytes:
     """Encode JSON with sorted keys, no spaces, ASCII only, and Python's shortest floats."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-class Rule(NamedTuple):
-    """Allowed JSON values of a field, and their description."""
-
-    allowed: str
-    fits: Callable[[Any], bool]
 
 
 def _counts(bits: int) -> Rule:
@@ -163,15 +155,15 @@ class Manifest:
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
-        if type(version := fields.get("format_version")) is not int or version not in READABLE:
-            raise ValueError(f"format_version {version!r:.40} is not one of {list(READABLE)}")
+        if type(version := fields.get("format_version")) is not int or version != FORMAT_VERSION:
+            raise ValueError(f"format_version {version!r:.40} is not {FORMAT_VERSION}")
         digest = fields.pop("digest", None)
         if digest != hashlib.sha256(canonical(fields)).hexdigest():
             raise ValueError("the contents do not match the digest they name")
         kinds = get_type_hints(cls, include_extras=True)
         if wrong := sorted((fields.keys() ^ kinds.keys()) - {"shard"}):
             raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        manifest = cls(**{name: _read(kinds[name], name, value) for name, value in fields.items()})
+        manifest = cls(**{name: read(kinds[name], name, value) for name, value in fields.items()})
         manifest.check()
         return manifest
 
@@ -194,23 +186,3 @@ class Manifest:
                 raise ValueError(f"head {name!r} names the part {head.part!r}, which is missing")
         if self.shard and self.shard.first + self.vocab_size > self.shard.vocab_size:
             raise ValueError(f"shard: it ends beyond {self.shard.vocab_size} rows")
-
-
-def _read(kind: Any, where: str, value: object) -> Any:
-    origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if origin is Annotated:
-        if not args[1].fits(value):
-            raise ValueError(f"{where}: got {value!r:.80}, allowed: {args[1].allowed}")
-        return value
-    if NoneType in args:  # X | None
-        return None if value is None else _read(args[0], where, value)
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: not a JSON object")
-    if origin is Mapping:
-        return {key: _read(args[1], f"{where}.{key}", each) for key, each in value.items()}
-    fields = get_type_hints(kind, include_extras=True)
-    if value.keys() != fields.keys():
-        raise ValueError(f"{where}: needs exactly {', '.join(sorted(fields))}")
-    return kind(**{key: _read(fields[key], f"{where}.{key}", each) for key, each in value.items()})
