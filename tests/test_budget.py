@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 323,
-    "lines of source": 44_805,
-    "lines of core/": 18_574,
-    "lines of tests/": 42_192,
+    "files of source": 324,
+    "lines of source": 44_994,
+    "lines of core/": 18_753,
+    "lines of tests/": 42_320,
     "lines of tools/": 4_246,
     "lines of benchmarks/": 8_631,
 }

@@ -25,7 +25,7 @@ from benchmarks.published.contexts import JUDGED, contexts_folder
 from benchmarks.race.methods import hold_threads
 from benchmarks.race.prepare import CACHE
 from demo.published import MODELS, model_file
-from logitsieve.api.requests import Sampling, sampling
+from logitsieve.api.requests import Sampling
 from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.client.llamacpp_heads import UNEDITED, OutputHead
 from logitsieve.decoding import LocalDecoder
@@ -116,7 +116,7 @@ def speeds(
 ) -> dict[str, Any]:
     """Tokens a second of each contender and the work of its head, median and range over texts."""
     hold_threads(threads)
-    drawing = sampling(1, 1, DRAWN[draw]) if draw else None
+    drawing = Sampling.of(1, 1, DRAWN[draw]) if draw else None
     decoder = LocalDecoder(open_index(index, threads=threads))
     runs: dict[str, list[dict[str, float]]] = {}
     with LlamaContext(gguf, threads=threads, positions=POSITIONS, engine=host) as context:

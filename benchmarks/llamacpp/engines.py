@@ -22,7 +22,7 @@ from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, answers, windows
 from benchmarks.race.methods import hold_threads
 from demo.published import CACHE, MODELS, model_file
-from logitsieve.api.requests import Sampling, sampling
+from logitsieve.api.requests import Sampling
 from logitsieve.client.llamacpp_heads import OutputHead
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -113,7 +113,7 @@ def racers(contexts: Mapping[str, LlamaContext], index: Path) -> list[Racer]:
     decoders = {n: LocalDecoder(open_index(index, threads=n)) for n in THREADS}
     found = []
     for (way, drawn), threads in product(WAYS.items(), THREADS):
-        drawing = sampling(1, 1, drawn) if drawn else None
+        drawing = Sampling.of(1, 1, drawn) if drawn else None
         heads = {
             build: contenders(context, decoders[threads], drawing)
             for build, context in contexts.items()

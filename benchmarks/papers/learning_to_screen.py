@@ -18,11 +18,11 @@ from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, label
 from benchmarks.race.peers.fgd import fitted_head
 from benchmarks.race.prepare import SHARED
 from benchmarks.timing import race
-from logitsieve.api.keywords import NormalizerName, OverAll, Target
+from logitsieve.api.keywords import NormalizerName, Purpose, Target
 from logitsieve.api.results import BeamStepReply, Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.evaluation import evaluate, us_per_row
 from logitsieve.index import Index
 from logitsieve.index.reader import read_contents
@@ -70,9 +70,9 @@ class WalkingDecoder(LocalDecoder):
         super().__init__(index)
         best_ids = label(data.softmax, data.fit)[1]
         self._walk = fitted_head(data.softmax, best_ids, data.heldout[:TIMED])
-        self._engines = cache(partial(Engine, self.name, index, self._walk))
+        self._engines = cache(partial(LocalEngine, self.name, index, self._walk))
 
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Engine:
+    def engine_for(self, target: Target, rows: int, k: int, over: Purpose = "") -> LocalEngine:
         """See `Decoder`."""
         return self._engines(target.get("normalizer", ""))
 

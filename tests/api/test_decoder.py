@@ -15,7 +15,7 @@ from logitsieve.api.keywords import (
     Target,
     asked_width,
     check_keywords,
-    point_request,
+    resolved_target,
 )
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.decoding import LocalDecoder
@@ -46,8 +46,8 @@ def test_keywords_have_defaults_and_others_are_refused() -> None:
 
 @pytest.mark.parametrize("width", [1e-9, 100, np.float32(0.5)])
 def test_a_width_is_a_number_of_nats(width: Any) -> None:
-    assert asked_width(width) == point_request({"width": width}).width == float(width)
-    assert asked_width(None) == point_request({"exact": True}).width == inf
+    assert asked_width(width) == resolved_target({"width": width}).width == float(width)
+    assert asked_width(None) == resolved_target({"exact": True}).width == inf
 
 
 @pytest.mark.parametrize("width", [0, -1.0, 1e-10, 101, inf, float("nan"), True, "1", [1.0]])

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from logitsieve.api.keywords import BeamOptions, SampleOptions
-from logitsieve.api.requests import Beams, Sampling, beams, sampling, score_targets
+from logitsieve.api.requests import Beams, Sampling, score_targets
 from tests.refusals import refused
 
 
 def sampled(rows: int = 2, **changes: Any) -> Sampling:
     options: dict[str, Any] = {"samples": 1, "seeds": [1, 2], **changes}
-    return sampling(rows, options.pop("samples"), cast(SampleOptions, options))
+    return Sampling.of(rows, options.pop("samples"), cast(SampleOptions, options))
 
 
 def stepped(rows: int = 4, **changes: Any) -> Beams:
     options: dict[str, Any] = {"scores": None, "beams_in": 2, "beams_out": 3, **changes}
     scores, beams_in, beams_out = map(options.pop, ("scores", "beams_in", "beams_out"))
-    return beams(rows, scores, beams_in, beams_out, cast(BeamOptions, options))
+    return Beams.of(rows, scores, beams_in, beams_out, cast(BeamOptions, options))
 
 
 def scored(targets: Any) -> np.ndarray:

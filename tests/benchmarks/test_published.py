@@ -14,7 +14,7 @@ from benchmarks.published.texts import paragraphs
 from benchmarks.race.points import ONE
 from benchmarks.tables import published
 from demo.published import MODELS, Published
-from logitsieve.api.requests import sampling
+from logitsieve.api.requests import Sampling
 from logitsieve.client.llamacpp_heads import UNEDITED
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -111,7 +111,7 @@ def test_greedy_contenders_agree_and_the_chain_draws(gguf: Path, gguf_index: Pat
         context.headless = False
         context.forget()
         rows = context.read([300, 301])
-        chain = Chain(context, sampling(1, 1, DRAWN["top_p 0.95, min_p 0.05"]))
+        chain = Chain(context, Sampling.of(1, 1, DRAWN["top_p 0.95, min_p 0.05"]))
         draws = {int(chain.choose(rows, [UNEDITED], None).ids[0]) for _ in range(50)}
         assert draws <= set(np.argsort(-rows[0])[:100].tolist())
 

@@ -1,6 +1,6 @@
 """A Decoder of plain numpy over all V logits: the reference of what is built on decoders."""
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -8,8 +8,16 @@ import torch
 from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import OverAll, Target
-from logitsieve.api.requests import Beams, Sampling
+from logitsieve.api.keywords import Purpose, Target
+from logitsieve.api.requests import (
+    Beams,
+    BeamStepRequest,
+    Request,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    TopKRequest,
+)
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
@@ -26,6 +34,7 @@ from tests.client.tiny_models import prompts
 from tests.oracle import edited
 
 Limits = Constraints | None
+R = TypeVar("R")
 
 
 class DenseDecoder(Decoder):
@@ -39,7 +48,7 @@ class DenseDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_hidden(hidden, self.weight.shape[1])
 
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Any:
+    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Any:
         asked = {name: value for name, value in target.items() if name in Target.__annotations__}
         return DenseEngine(self, cast("Target", asked))
 
@@ -48,7 +57,21 @@ class DenseEngine(NamedTuple):
     decoder: DenseDecoder
     target: Target
 
-    def topk(self, hidden: ArrayLike, k: int, constraints: Limits = None) -> TopKReply:
+    def answer(self, request: Request[R]) -> R:
+        found: Any
+        match request:
+            case TopKRequest():
+                found = self._topk(request.hidden, request.k, request.constraints)
+            case ScoreRequest():
+                found = self._score(request.hidden, request.targets, request.constraints)
+            case SampleRequest():
+                found = self._sample(request.hidden, request.sampling, request.constraints)
+            case BeamStepRequest():
+                found = self._beam_step(request.hidden, request.beams, request.constraints)
+        reply: R = found
+        return reply
+
+    def _topk(self, hidden: ArrayLike, k: int, constraints: Limits) -> TopKReply:
         logits = self._asked("topk", hidden, constraints)
         if (np.isfinite(logits).sum(axis=1) < k).any():
             raise InvalidRequest("k", k, "as many as the constraints leave")
@@ -57,12 +80,12 @@ class DenseEngine(NamedTuple):
         normalizer = self.target.get("normalizer") or ""
         return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
 
-    def score(self, hidden: ArrayLike, targets: Int32, constraints: Limits) -> ScoreReply:
+    def _score(self, hidden: ArrayLike, targets: Int32, constraints: Limits) -> ScoreReply:
         logits = self._asked("score", hidden, constraints)
         found = np.take_along_axis(log_softmax(logits), targets, axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
 
-    def sample(self, hidden: ArrayLike, sampling: Sampling, constraints: Limits) -> SampleReply:
+    def _sample(self, hidden: ArrayLike, sampling: Sampling, constraints: Limits) -> SampleReply:
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
         assert not sampling.top_k
         logits = self._asked("sample", hidden, constraints) / sampling.temperature
@@ -76,7 +99,7 @@ class DenseEngine(NamedTuple):
         answer = self._answer(logits, self.target.get("normalizer") or "")
         return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
 
-    def beam_step(self, hidden: ArrayLike, beams: Beams, constraints: Limits) -> BeamStepReply:
+    def _beam_step(self, hidden: ArrayLike, beams: Beams, constraints: Limits) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
         assert not beams.finished.any()
         assert beams.length_alpha == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import Sampling, sampling
+from logitsieve.api.requests import Sampling
 from logitsieve.client.llamacpp_heads import (
     DecoderOutput,
     DenseOutput,
@@ -37,7 +37,7 @@ def hidden() -> np.ndarray:
 
 def drawing(rows: int = B, **options: Any) -> Sampling:
     merged: Any = {"seeds": 5, **options}
-    return sampling(rows, 1, merged)
+    return Sampling.of(rows, 1, merged)
 
 
 @pytest.mark.parametrize("edits", EDITS)

@@ -23,9 +23,9 @@ def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
     name = f"{decoder.name}@{decoder.version}"
     screen, exact = decoder.engine("screen", (), ""), decoder.engine("exact", (), "exact")
     assert repr(decoder) == f"<LocalDecoder {name}: default head screen>"
-    assert repr(screen).startswith(f"<Engine {name}: head=screen ")
+    assert repr(screen).startswith(f"<LocalEngine {name}: head=screen ")
     assert "probes=1" in repr(screen)
-    assert repr(exact) == f"<Engine {name}: head=exact, normalizer=exact>"
+    assert repr(exact) == f"<LocalEngine {name}: head=exact, normalizer=exact>"
 
 
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:

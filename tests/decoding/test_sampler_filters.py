@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.requests import sampling
+from logitsieve.api.requests import Sampling
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import Query
@@ -50,7 +50,7 @@ def listed(
     index, edits = decoder.index, None
     names = "seeds", "temperature", "top_k", "top_p", "min_p"
     options: Any = dict(zip(names, (0, *filters), strict=True))
-    how = sampling(len(hidden), 1, options)
+    how = Sampling.of(len(hidden), 1, options)
     if constraints is not None:
         edits = edits_of(index.softmax, constraints, hidden)
     return shortlist(Query(index, index.head(head), hidden, edits), how)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import RowRange, TopK
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
@@ -24,7 +25,7 @@ from logitsieve.server.precision import (
     judge,
     shares,
 )
-from logitsieve.server.rpc.codec import to_point_request
+from logitsieve.server.rpc.codec import to_resolved_target
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.oracle import best, log_sum_exp, logits64
 from tests.server.materials import TARGET_PRECISION, contexts, write_domains
@@ -32,8 +33,8 @@ from tests.server.running import WAIT_S, Loop
 from tests.server.test_metrics import samples
 from tests.synthetic import make_softmax
 
-AUTO = to_point_request(pb.Target())
-SCREEN = to_point_request(pb.Target(head=pb.Head(name="screen", knobs={"probes": 1})))
+AUTO = to_resolved_target(pb.Target())
+SCREEN = to_resolved_target(pb.Target(head=pb.Head(name="screen", knobs={"probes": 1})))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def open_served(folder: Path) -> Served:
 def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
     """One row, answered as a request for it would be."""
     chosen = served.choose(aim, 1, k)
-    reply = chosen.engine.topk(hidden, k)
+    reply = chosen.engine.answer(TopKRequest(hidden, k))
     answer = TopK(reply.ids, reply.logits, *reply.answer[4:7])
     return AnsweredRow(served, chosen, hidden, answer)
 
@@ -69,7 +70,7 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
         np.testing.assert_allclose(judgement.missed_mass, mass, rtol=1e-4)
         missed += bool(lost)
     assert missed > 10
-    sample = sampled(served, contexts(2, 1), 5, to_point_request(pb.Target(exact=True)))
+    sample = sampled(served, contexts(2, 1), 5, to_resolved_target(pb.Target(exact=True)))
     assert sample.answer.exact.all()
     judgement = judge(sample)  # a proven answer is its own truth
     assert (judgement.hits, judgement.missed_mass) == ({1: 1.0, 5: 5.0}, 0.0)
@@ -78,7 +79,7 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
 def offered(shadow: Shadow, served: Served, requests: int, rows: int) -> None:
     hidden = contexts(1, rows)
     chosen = served.choose(SCREEN, rows, 2)
-    reply = chosen.engine.topk(hidden, 2)
+    reply = chosen.engine.answer(TopKRequest(hidden, 2))
     for _ in range(requests):
         shadow.offer(served, chosen, hidden, reply)
 
@@ -107,7 +108,7 @@ def test_each_row_has_the_same_chance_whatever_its_request_is(served: Served) ->
 def test_a_sample_is_a_copy_of_its_row(served: Served) -> None:
     shadow, hidden = make_shadow(1.0), contexts(1, 3)
     chosen = served.choose(SCREEN, 3, 2)
-    reply = chosen.engine.topk(hidden, 2)
+    reply = chosen.engine.answer(TopKRequest(hidden, 2))
     shadow.offer(served, chosen, hidden, reply)
     found = waiting(shadow)
     assert len(found) == 3

@@ -14,11 +14,12 @@ from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target
-from logitsieve.api.requests import MOST_BEAMS, whole
+from logitsieve.api.requests import MOST_BEAMS
 from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
 from logitsieve.utils.hidden import as_hidden
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
+from logitsieve.api.checks import whole
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target
-from logitsieve.api.requests import whole
 from logitsieve.utils.environment import require
 
 require("huggingface", "torch", "transformers")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest, naming
-from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import HeadSlot

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import MOST_STEPS, Sampling, sampling, whole
+from logitsieve.api.requests import MOST_STEPS, Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
 from logitsieve.llamacpp import LlamaContext
@@ -54,7 +55,7 @@ class GenerationOptions:
         """Return the options of draws at step 0; None if greedy."""
         names = "seeds", "temperature", "top_k", "top_p", "min_p"
         options: Any = {name: getattr(self, name) for name in names}
-        checked = sampling(sequences, 1, options)
+        checked = Sampling.of(sequences, 1, options)
         return checked if checked.temperature > 0 else None
 
     def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:

@@ -11,19 +11,18 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 import numpy as np
 
 from logitsieve.api.constraints import SETS, Constraints
-from logitsieve.api.decoder import Answering, Decoder
+from logitsieve.api.decoder import Decoder, Engine
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NORMALIZER_CODES, OverAll, Target, point_request
-from logitsieve.api.requests import Beams, Sampling, whole
+from logitsieve.api.keywords import NORMALIZER_CODES, Purpose, Target, resolved_target
+from logitsieve.api.requests import Request
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike, RowRange
 from logitsieve.client.connection import AsyncClosing
 from logitsieve.utils.hidden import as_wire
 from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
+from logitsieve.v1.rpcs import RPC_OF, Reply, Rpc
 
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
-UINT32_MAX = (1 << 32) - 1
 
 R = TypeVar("R", bound=Reply)
 P = ParamSpec("P")
@@ -40,7 +39,7 @@ def fill(request: Any, hidden: np.ndarray, constraints: Constraints | None, targ
 
 
 def _write_target(given: Target, target: pb.Target) -> None:
-    point = point_request(given)
+    point = resolved_target(given)
     target.model = given.get("model", "")
     if given.get("exact"):
         target.exact = True
@@ -74,7 +73,7 @@ def to_reply(rpc: Rpc[R], response: Any) -> R:
     """Read a reply, the response's fields by name; its answer comes last."""
     make: Callable[..., R] = rpc.reply
     arrays = (_array(response, name) for name in rpc.reply._fields[:-1])
-    return make(*arrays, _answer(response.answer))
+    return make(*arrays, _read_answer(response.answer))
 
 
 def _array(message: Any, field: str) -> np.ndarray:
@@ -82,7 +81,7 @@ def _array(message: Any, field: str) -> np.ndarray:
     return decode(tensor.dtype, tensor.rows, tensor.cols, tensor.data, field).copy()
 
 
-def _answer(message: pb.Answer) -> Answer:
+def _read_answer(message: pb.Answer) -> Answer:
     columns: dict[str, Any] = {
         name: _array(message, name)[:, 0]
         for name in ANSWER_COLUMNS
@@ -112,36 +111,22 @@ class _RemoteEngine(NamedTuple):
     reply: Callable[[Rpc[Any], Any], Any]
     target: Target
 
-    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> Any:
-        request = pb.TopKRequest(k=whole("k", k, 0, UINT32_MAX))
-        return self._ask(TOP_K, request, as_wire(hidden), constraints)
+    def answer(self, request: Request[Any]) -> Any:
+        rpc = RPC_OF[type(request)]
+        message = rpc.request()
+        for name, value in request.options.items():
+            _write(message, name, value)
+        fill(message, as_wire(request.hidden), request.constraints, self.target)
+        return self.reply(rpc, message)
 
-    def score(self, hidden: np.ndarray, targets: np.ndarray, sets: Constraints | None) -> Any:
-        request = pb.ScoreRequest()
-        put(request.targets, targets)
-        return self._ask(SCORE, request, hidden, sets)
 
-    def sample(self, hidden: np.ndarray, draws: Sampling, sets: Constraints | None) -> Any:
-        request = pb.SampleRequest()
-        put(request.seeds, draws.seeds)
-        for name in ("samples", "step", "temperature", "top_k", "top_p", "min_p", "log_probs"):
-            setattr(request, name, getattr(draws, name))
-        return self._ask(SAMPLE, request, hidden, sets)
-
-    def beam_step(self, hidden: np.ndarray, beams: Beams, sets: Constraints | None) -> Any:
-        request = pb.BeamStepRequest(
-            beams_in=beams.beams_in,
-            beams_out=beams.beams_out,
-            eos_ids=beams.eos_ids,
-            length_alpha=beams.length_alpha,
-        )
-        for name in ("scores", "lengths", "finished"):
-            put(getattr(request, name), getattr(beams, name))
-        return self._ask(BEAM_STEP, request, hidden, sets)
-
-    def _ask(self, rpc: Any, request: Any, hidden: np.ndarray, sets: Constraints | None) -> Any:
-        fill(request, hidden, sets, self.target)
-        return self.reply(rpc, request)
+def _write(message: Any, name: str, value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        put(getattr(message, name), value)
+    elif isinstance(value, tuple):
+        getattr(message, name).extend(value)
+    else:
+        setattr(message, name, value)
 
 
 class RemoteDecoder(Decoder):
@@ -162,7 +147,7 @@ class RemoteDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_wire(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""
         return _RemoteEngine(self._reply, target)
 
@@ -181,6 +166,7 @@ class AsyncRemoteDecoder(AsyncClosing):
     beam_step = awaited(RemoteDecoder.beam_step)
     _rows: Any = RemoteDecoder._rows
     engine_for: Any = RemoteDecoder.engine_for
+    _answer: Any = RemoteDecoder._answer
     _most_ids = RemoteDecoder._most_ids
 
     @abstractmethod

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.checks import INT32_MAX, whole
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, naming
-from logitsieve.api.requests import INT32_MAX, checked_temperature, whole
+from logitsieve.api.requests import checked_temperature
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.completions.checkers import (
     Checker,

@@ -3,49 +3,47 @@
 from __future__ import annotations  # help() shows types as they are written
 
 from abc import ABC, abstractmethod
-from typing import Protocol, Unpack
+from typing import Protocol, TypeVar, Unpack
 
 import numpy as np
 
+from logitsieve.api.checks import INT32_MAX, whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.keywords import (
     BeamOptions,
-    OverAll,
+    Purpose,
     SampleOptions,
     Target,
     check_keywords,
     shows_keywords,
 )
-from logitsieve.api.requests import INT32_MAX, Beams, Sampling, beams, sampling, score_targets
+from logitsieve.api.requests import (
+    Beams,
+    BeamStepRequest,
+    Request,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    TopKRequest,
+    score_targets,
+)
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
     Float32,
-    Int32,
     SampleReply,
     ScoreReply,
     TopKReply,
 )
 
+R = TypeVar("R")
 
-class Answering(Protocol):
-    """An engine: the methods of `Decoder` for checked requests, except `hidden` and k of `topk`."""
 
-    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """See `Decoder.topk`."""
+class Engine(Protocol):
+    """What answers requests: an index at one operating point, shards, or a server."""
 
-    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """See `Decoder.score`."""
-
-    def sample(
-        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
-        """See `Decoder.sample`."""
-
-    def beam_step(
-        self, hidden: Float32, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        """See `Decoder.beam_step`."""
+    def answer(self, request: Request[R]) -> R:
+        """Answer a request of a `Decoder`'s methods; InvalidRequest names the field at fault."""
 
 
 class Decoder(ABC):
@@ -62,8 +60,12 @@ class Decoder(ABC):
         """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
 
     @abstractmethod
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """Return the engine for `k` ids of each of `rows` rows."""
+
+    def _answer(self, target: Target, request: Request[R]) -> R:
+        k = min(request.ids_a_row, self._most_ids)
+        return self.engine_for(target, len(request.hidden), k, request.purpose).answer(request)
 
     @shows_keywords(Target)
     def topk(
@@ -81,10 +83,11 @@ class Decoder(ABC):
         """
         if target:
             check_keywords(Target, target)
-        if type(hidden) is not np.ndarray or hidden.ndim != 2:
+        if type(hidden) is not np.ndarray or hidden.ndim != 2:  # which engines convert
             hidden = self._rows(hidden)
-        over: OverAll = "best" if constraints is None and target.get("normalizer") else ""
-        return self.engine_for(target, len(hidden), k, over).topk(hidden, k, constraints)
+        request = TopKRequest(hidden, whole("k", k, 1, self._most_ids), constraints=constraints)
+        engine = self.engine_for(target, len(hidden), k, "" if constraints else "best")
+        return engine.answer(request)
 
     @shows_keywords(Target)
     def score(
@@ -102,7 +105,7 @@ class Decoder(ABC):
         check_keywords(Target, target)
         hidden = self._rows(hidden)
         ready = score_targets(targets, len(hidden))
-        return self.engine_for(target, len(hidden), 1).score(hidden, ready, constraints)
+        return self._answer(target, ScoreRequest(hidden, ready, constraints=constraints))
 
     @shows_keywords(SampleOptions)
     def sample(
@@ -118,9 +121,8 @@ class Decoder(ABC):
         `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
         hidden = self._rows(hidden)
-        ready = sampling(len(hidden), samples, options)
-        engine = self.engine_for(options, len(hidden), 1, "draws")
-        return engine.sample(hidden, ready, constraints)
+        ready = Sampling.of(len(hidden), samples, options)
+        return self._answer(options, SampleRequest(hidden, ready, constraints=constraints))
 
     @shows_keywords(BeamOptions)
     def beam_step(
@@ -143,7 +145,5 @@ class Decoder(ABC):
         proven interval of log Z leaves an order open, a narrower one settles it.
         """
         hidden = self._rows(hidden)
-        ready = beams(len(hidden), scores, beams_in, beams_out, options)
-        k = min(ready.beams_out, self._most_ids)
-        engine = self.engine_for(options, len(hidden), k, "steps" if constraints is None else "")
-        return engine.beam_step(hidden, ready, constraints)
+        ready = Beams.of(len(hidden), scores, beams_in, beams_out, options)
+        return self._answer(options, BeamStepRequest(hidden, ready, constraints=constraints))

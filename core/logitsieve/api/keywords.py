@@ -8,6 +8,7 @@ from math import inf, nextafter
 from numbers import Real
 from typing import Any, Literal, NamedTuple, Self, TypedDict, TypeVar, get_args
 
+from logitsieve.api.checks import number
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 
@@ -19,7 +20,7 @@ FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leav
 NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
 # What a request needs from all V ids: draws, beam steps, or the best ids and log Z.
-OverAll = Literal["", "draws", "steps", "best"]
+Purpose = Literal["", "draws", "steps", "best"]
 
 NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
 
@@ -152,7 +153,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
     return decorate
 
 
-class PointRequest(NamedTuple):
+class ResolvedTarget(NamedTuple):
     """A resolved target: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
@@ -215,30 +216,20 @@ def asked_width(width: float | None) -> float:
     return inf if width is None else number("width", width, NARROWEST, WIDEST)
 
 
-def number(field: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a float between `low` and `high`; or InvalidRequest."""
-    if type(value) is float and low <= value <= high:
-        return value
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not low <= value <= high:
-        raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:.16g}")
-    return float(value)
+DEFAULT_TARGET = ResolvedTarget(True, None, "", (), "")
 
 
-DEFAULT_REQUEST = PointRequest(True, None, "", (), "")
-
-
-def point_request(target: Target) -> PointRequest:
+def resolved_target(target: Target) -> ResolvedTarget:
     """Resolve the keywords of a request to a point; or InvalidRequest."""
     if not target:
-        return DEFAULT_REQUEST
+        return DEFAULT_TARGET
     head, knobs = target.get("head", ""), target.get("knobs")
     precision, exact = target.get("min_precision"), target.get("exact", False)
     log_z = target.get("normalizer") or "", asked_width(target.get("width"))
     asked = None
     if precision is not None or exact is not False or head == AUTO:
         asked, head, knobs = asked_precision(head, knobs, precision, exact), "", None
-    return PointRequest.of(head, knob_values(knobs), asked, target.get("max_error"), *log_z)
+    return ResolvedTarget.of(head, knob_values(knobs), asked, target.get("max_error"), *log_z)
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:

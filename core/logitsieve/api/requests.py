@@ -1,23 +1,40 @@
-"""Check the arguments of `sample`, `score` and `beam_step`, except hidden."""
+"""The requests of all decoders, engines and services: checked once, and sliced by rows.
+
+Shape letters: B rows of hidden, D its size, T targets a row.
+"""
+
+from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from logitsieve.api.checks import INT32_MAX, as_array, flag, id_rows, number, on_host, vector, whole
+from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import DEFAULTS, BeamOptions, SampleOptions, check_keywords, number
-from logitsieve.api.results import ArrayLike, Bool, Float32, Int32, UInt64
+from logitsieve.api.keywords import DEFAULTS, BeamOptions, Purpose, SampleOptions, check_keywords
+from logitsieve.api.results import (
+    ArrayLike,
+    BeamStepReply,
+    Bool,
+    Float32,
+    Int32,
+    SampleReply,
+    ScoreReply,
+    TopKReply,
+    UInt64,
+)
 
 MOST_SAMPLES = 1 << 20  # draws per row in one request
 MOST_BEAMS = 1 << 12
 MOST_STEPS = 1 << 64
 COLDEST, HOTTEST = 1e-5, 1e4  # temperatures other than 0
 LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
-INT32_MAX = int(np.iinfo(np.int32).max)
 STEEPEST = 10.0  # exponent of the length penalty
 SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, in the bits of an int64
 
@@ -34,6 +51,22 @@ class Sampling(NamedTuple):
     min_p: float
     log_probs: bool = True
 
+    @classmethod
+    def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
+        """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
+        check_keywords(SampleOptions, options)
+        given = {**DEFAULTS, **options}
+        return cls(
+            whole("samples", samples, 1, MOST_SAMPLES),
+            _seeds(given["seeds"], rows),
+            whole("step", given["step"], 0, MOST_STEPS - 1),
+            checked_temperature(given["temperature"]),
+            whole("top_k", given["top_k"], 0, INT32_MAX),
+            number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
+            number("min_p", given["min_p"], 0.0, 1.0),
+            flag("log_probs", given["log_probs"]),
+        )
+
 
 class Beams(NamedTuple):
     """Checked hypotheses; see `Decoder.beam_step`."""
@@ -46,95 +79,168 @@ class Beams(NamedTuple):
     eos_ids: tuple[int, ...]
     length_alpha: float
 
-
-def sampling(rows: int, samples: int, options: SampleOptions) -> Sampling:
-    """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
-    check_keywords(SampleOptions, options)
-    given = {**DEFAULTS, **options}
-    return Sampling(
-        whole("samples", samples, 1, MOST_SAMPLES),
-        _seeds(given["seeds"], rows),
-        whole("step", given["step"], 0, MOST_STEPS - 1),
-        checked_temperature(given["temperature"]),
-        whole("top_k", given["top_k"], 0, INT32_MAX),
-        number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
-        number("min_p", given["min_p"], 0.0, 1.0),
-        _flag("log_probs", given["log_probs"]),
-    )
-
-
-def beams(
-    rows: int, scores: ArrayLike | None, beams_in: int, beams_out: int, options: BeamOptions
-) -> Beams:
-    """Check hypotheses; raises like `sampling`."""
-    check_keywords(BeamOptions, options)
-    given = {**DEFAULTS, **options}
-    beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
-    if rows % beams_in:
-        allowed = f"a divisor of the {rows} rows of hidden: one row a hypothesis"
-        raise InvalidRequest("beams_in", beams_in, allowed)
-    ready = Beams(
-        beams_in,
-        whole("beams_out", beams_out, 1, MOST_BEAMS),
-        _vector("scores", scores, rows, np.float32, "iuf"),
-        _vector("lengths", given["lengths"], rows, np.int32, "iu"),
-        _vector("finished", given["finished"], rows, np.bool_, "b"),
-        _eos(given["eos_ids"]),
-        number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
-    )
-    if not np.isfinite(ready.scores).all():
-        raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
-    if given["lengths"] is not None and (ready.lengths < 0).any():
-        raise InvalidRequest("lengths", int(ready.lengths.min()), "0 or more")
-    if not ready.eos_ids and ready.finished.any():
-        raise InvalidRequest("eos_ids", "none", "at least one, where hypotheses have finished")
-    return ready
+    @classmethod
+    def of(
+        cls,
+        rows: int,
+        scores: ArrayLike | None,
+        beams_in: int,
+        beams_out: int,
+        options: BeamOptions,
+    ) -> Self:
+        """Check hypotheses; raises like `Sampling.of`."""
+        check_keywords(BeamOptions, options)
+        given = {**DEFAULTS, **options}
+        beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
+        if rows % beams_in:
+            allowed = f"a divisor of the {rows} rows of hidden: one row a hypothesis"
+            raise InvalidRequest("beams_in", beams_in, allowed)
+        ready = cls(
+            beams_in,
+            whole("beams_out", beams_out, 1, MOST_BEAMS),
+            vector("scores", scores, rows, np.float32, "iuf"),
+            vector("lengths", given["lengths"], rows, np.int32, "iu"),
+            vector("finished", given["finished"], rows, np.bool_, "b"),
+            _eos(given["eos_ids"]),
+            number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
+        )
+        if not np.isfinite(ready.scores).all():
+            raise InvalidRequest("scores", "NaN or infinity", "finite numbers")
+        if given["lengths"] is not None and (ready.lengths < 0).any():
+            raise InvalidRequest("lengths", int(ready.lengths.min()), "0 or more")
+        if not ready.eos_ids and ready.finished.any():
+            raise InvalidRequest("eos_ids", "none", "at least one, where hypotheses have finished")
+        return ready
 
 
 def score_targets(targets: ArrayLike, rows: int) -> Int32:
     """Return `targets`, [B, T] or [B], as int32 [B, T]; or InvalidRequest."""
-    array = _array("targets", targets, f"integers [{rows}, T] or [{rows}], T >= 1")
+    array = as_array("targets", targets, f"integers [{rows}, T] or [{rows}], T >= 1")
     return id_rows("targets", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
 
 
-def id_rows(field: str, ids: ArrayLike, rows: int, largest: int) -> Int32:
-    """Return `ids` as int32 [B, M]; InvalidRequest unless integers 0 .. `largest`, `rows` rows."""
-    allowed = f"integers [{rows}, M], M >= 1"
-    array = _array(field, ids, allowed)
-    if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0 or len(array) != rows:
-        raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
-    if array.min() < 0 or array.max() > largest:
-        raise InvalidRequest(field, f"{array.min()} .. {array.max()}", f"ids, 0 .. {largest}")
-    return np.ascontiguousarray(array, np.int32)
+R_co = TypeVar("R_co", covariant=True)
 
 
-def _array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
-    try:
-        return np.asarray(_on_host(values))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(field, "a ragged list", allowed) from error
+@dataclass(frozen=True, slots=True, eq=False)
+class Request(Generic[R_co]):
+    """A request about the next tokens of rows of hidden, which an engine answers by an `R_co`.
+
+    Engines check what only an index can tell: D, and ids against V.
+    """
+
+    hidden: Any  # [B, D], of any form that `Decoder.topk` takes
+    constraints: Constraints | None = field(default=None, kw_only=True)
+
+    @property
+    def ids_a_row(self) -> int:
+        """The best ids of each row that it needs, for which AUTO chooses."""
+        return 1
+
+    @property
+    def purpose(self) -> Purpose:
+        """What it needs from all V ids."""
+        return ""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Its own fields, named as in decoder.proto."""
+        raise NotImplementedError
+
+    def part(self, rows: slice) -> Self:
+        """Return the request about some of its rows, if `for_rows` made its constraints."""
+        constraints = self.constraints
+        if constraints is not None:
+            constraints = constraints.take(np.arange(len(self.hidden))[rows])
+        return replace(self, hidden=self.hidden[rows], constraints=constraints)
 
 
-def whole(field: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int between `low` and `high`; or InvalidRequest."""
-    if type(value) is int and low <= value <= high:
-        return value
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        whole_number = index(value)
-    except TypeError as error:
-        got = f"{value!r:.80}"
-        raise InvalidRequest(field, got, f"a whole number, {low} to {high}") from error
-    if not low <= whole_number <= high:
-        raise InvalidRequest(field, f"{whole_number!s:.80}", f"a whole number, {low} to {high}")
-    return whole_number
+@dataclass(frozen=True, slots=True, eq=False)
+class TopKRequest(Request[TopKReply]):
+    """The `k` best ids of each row."""
+
+    k: int
+
+    @property
+    def ids_a_row(self) -> int:
+        """See `Request`."""
+        return self.k
+
+    @property
+    def purpose(self) -> Purpose:
+        """See `Request`."""
+        return "best" if self.constraints is None else ""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """See `Request`."""
+        return {"k": self.k}
 
 
-def _flag(field: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise InvalidRequest(field, f"{value!r:.80}", "True or False")
-    return bool(value)
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRequest(Request[ScoreReply]):
+    """Log-probabilities of `targets`, int32 [B, T]."""
+
+    targets: Int32
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """See `Request`."""
+        return {"targets": self.targets}
+
+    def part(self, rows: slice) -> Self:
+        """See `Request`."""
+        return replace(Request.part(self, rows), targets=self.targets[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRequest(Request[SampleReply]):
+    """Draws from each row's distribution."""
+
+    sampling: Sampling
+
+    @property
+    def purpose(self) -> Purpose:
+        """See `Request`."""
+        return "draws"
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """See `Request`."""
+        return self.sampling._asdict()
+
+    def part(self, rows: slice) -> Self:
+        """See `Request`."""
+        sampling = self.sampling._replace(seeds=self.sampling.seeds[rows])
+        return replace(Request.part(self, rows), sampling=sampling)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BeamStepRequest(Request[BeamStepReply]):
+    """The best continuations of each group of hypotheses, one a row."""
+
+    beams: Beams
+
+    @property
+    def ids_a_row(self) -> int:
+        """See `Request`."""
+        return self.beams.beams_out
+
+    @property
+    def purpose(self) -> Purpose:
+        """See `Request`."""
+        return "steps" if self.constraints is None else ""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """See `Request`."""
+        return self.beams._asdict()
+
+    def part(self, rows: slice) -> Self:
+        """See `Request`."""
+        names = "scores", "lengths", "finished"
+        some = {name: getattr(self.beams, name)[rows] for name in names}
+        return replace(Request.part(self, rows), beams=self.beams._replace(**some))
 
 
 def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
@@ -153,7 +259,7 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
         return np.array((seeds,), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
     if hasattr(seeds, "detach"):  # PyTorch has few operations on uint64: int64 are the bits
-        seeds = _on_host(seeds)
+        seeds = on_host(seeds)
         seeds = seeds.view(np.uint64) if seeds.dtype == np.int64 else seeds
     try:
         # As objects: numpy makes floats of lists that mix small and large integers.
@@ -168,31 +274,6 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
         return spread
     if array.size != rows:
         raise InvalidRequest("seeds", f"{array.size} seeds", allowed)
-    return ready
-
-
-def _on_host(values: Any) -> Any:
-    """Copy a tensor into an array, floats as float32; return other values unchanged."""
-    if not hasattr(values, "detach"):
-        return values
-    values = values.detach().cpu()
-    return (values.float() if values.is_floating_point() else values).numpy()
-
-
-def _vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
-    """Return [B] of `dtype`, zeros for None, from numbers of numpy's `kinds`."""
-    if values is None:
-        return np.zeros(rows, dtype)
-    if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
-        return np.ascontiguousarray(values)
-    allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
-    array = _array(field, values, allowed)
-    if array.dtype.kind not in kinds or array.size != rows:
-        raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)
-    with np.errstate(over="ignore"):
-        ready = np.ascontiguousarray(array.ravel(), dtype)
-    if array.dtype.kind in "iu" and (ready != array.ravel()).any() and dtype is np.int32:
-        raise InvalidRequest(field, f"{array.min()} .. {array.max()}", allowed)
     return ready
 
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.api.keywords import MAX_ERROR, KnobValues, OverAll, PointRequest
+from logitsieve.api.keywords import MAX_ERROR, KnobValues, Purpose, ResolvedTarget
 from logitsieve.decoding.normalizers import APPROXIMATE, EXACT
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
@@ -212,26 +212,26 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def over_all(request: PointRequest, over: OverAll, auto: Auto, rows: int) -> PointRequest:
+def over_all(request: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -> ResolvedTarget:
     """Name the head of a request over all V that leaves the choice to AUTO.
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
     """
     if not request.automatic:
         return request
-    if over == "steps" and request.normalizer == EXACT.name:
+    if purpose == "steps" and request.normalizer == EXACT.name:
         return request._replace(automatic=False, head=EXACT.name)
-    unasked = PointRequest(True, None, "", (), APPROXIMATE.name)
-    if over == "best" and request == unasked and not auto.target:
+    unasked = ResolvedTarget(True, None, "", (), APPROXIMATE.name)
+    if purpose == "best" and request == unasked and not auto.target:
         head, knobs = auto.stepping(rows, None, None)
         return request._replace(automatic=False, head=head, knobs=knobs)
-    if over == "steps" and not request.normalizer:
+    if purpose == "steps" and not request.normalizer:
         head, knobs = PROOF
         if request.width == inf:  # estimates prove no interval
             head, knobs = auto.stepping(rows, request.precision, request.max_error)
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
-        return PointRequest(False, None, head, knobs, normalizer, request.width)
-    if over == "draws" and request.precision is None:
+        return ResolvedTarget(False, None, head, knobs, normalizer, request.width)
+    if purpose == "draws" and request.precision is None:
         head, knobs = auto.drawing(rows, request.max_error)
         return request._replace(automatic=False, head=head, knobs=knobs)
     return request

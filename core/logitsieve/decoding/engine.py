@@ -1,14 +1,21 @@
 """A decoder held at one operating point."""
 
+from collections.abc import Callable, Mapping
 from math import inf
 from time import perf_counter_ns
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import Beams, Sampling
+from logitsieve.api.requests import (
+    BeamStepRequest,
+    Request,
+    SampleRequest,
+    ScoreRequest,
+    TopKRequest,
+)
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
@@ -41,8 +48,10 @@ from logitsieve.index import Index
 
 NO_LOG_Z = LogZ32(None)
 
+R = TypeVar("R")
 
-class Engine:
+
+class LocalEngine:
     """One index answering through one head, with one normalizer ("" for none).
 
     A `width` limits the interval of log Z; it needs a normalizer that proves one, by default
@@ -78,19 +87,24 @@ class Engine:
     def __repr__(self) -> str:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
         normalizer = f", normalizer={self.normalizer}" if self.normalizer else ""
-        return f"<Engine {self.model}@{self.version}: head={self.head}{knobs}{normalizer}>"
+        return f"<LocalEngine {self.model}@{self.version}: head={self.head}{knobs}{normalizer}>"
 
-    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """The k best tokens of each row of `hidden` [B, D] or [D]; InvalidRequest if not valid."""
-        if constraints is not None:
-            return self._constrained(hidden, k, constraints)
+    def answer(self, request: Request[R]) -> R:
+        """Answer a request; InvalidRequest names the field at fault."""
+        reply: R = self._answers[type(request)](self, request)
+        return reply
+
+    def _topk(self, request: TopKRequest) -> TopKReply:
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
+        hidden, k = request.hidden, request.k
+        if request.constraints is not None:
+            return self._constrained(request, request.constraints)
         if self._normalizer is not None:
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
-            if self._normalizer is APPROXIMATE:
-                k = checked_k(k, self._index.vocab_size)
-                if head.name == EXACT.name or head.estimates_at(1.0, k):
-                    return self._estimated(started, hidden, k)
+        if self._normalizer is APPROXIMATE:
+            k = checked_k(k, self._index.vocab_size)
+            if head.name == EXACT.name or head.estimates_at(1.0, k):
+                return self._estimated(started, hidden, k)
         ids, logits, exact, scanned, fallback = head.topk(hidden, k)
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
@@ -100,69 +114,72 @@ class Engine:
             max_error = self._fallback_max_error
         # A plain tuple: a Provenance would take a tenth of this method's time.
         provenance = exact, scanned, fallback, max_error
-        return TopKReply(ids, logits, self.answer(started, provenance, self.normalizer, log_z))
+        return TopKReply(ids, logits, self._origin(started, provenance, self.normalizer, log_z))
 
     def _estimated(self, started: int, hidden: Float32, k: int) -> TopKReply:
         """Find ids and log Z by one call."""
         query = Query(self._index, self.answering, hidden, k=k)
         best, log_z = best_with_log_z(query, self.answering)
-        answer = self.answer(started, best.provenance, self.normalizer, log_z.rounded())
+        answer = self._origin(started, best.provenance, self.normalizer, log_z.rounded())
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
-    def _constrained(self, hidden: ArrayLike, k: int, constraints: Constraints) -> TopKReply:
-        started, index = perf_counter_ns(), self._index
-        head, log_z = self.answering, NO_LOG_Z
-        hidden = ready_hidden(hidden, index.dim)
-        k = checked_k(k, index.vocab_size)
+    def _constrained(self, request: TopKRequest, constraints: Constraints) -> TopKReply:
+        started, index, head, log_z = perf_counter_ns(), self._index, self.answering, NO_LOG_Z
+        hidden = ready_hidden(request.hidden, index.dim)
+        k = checked_k(request.k, index.vocab_size)
         edits = edits_of(index.softmax, constraints, hidden)
         wanted = wanted_of(edits, k, index.vocab_size)
         best = best_edited(index.softmax, head, hidden, wanted, edits)
         if self._normalizer is not None:
             query = Query(index, head, hidden, edits, k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
-        answer = self.answer(started, best.provenance, self.normalizer, log_z)
+        answer = self._origin(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
-    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """Return logit - log Z of `targets` [B, T] for each row of `hidden` [B, D]; -inf if p = 0.
+    def _score(self, request: ScoreRequest) -> ScoreReply:
+        """Return logit - log Z of the targets; -inf if p = 0.
 
         p is 0 for forbidden ids and, under "candidates", for ids that the head does not scan;
         "lowrank" gives them a preview's logit. A row's `scanned` are its targets.
         """
-        started, normalizer, rows = perf_counter_ns(), self._scoring, len(hidden)
+        started, normalizer, targets = perf_counter_ns(), self._scoring, request.targets
+        query, rows = self._query(request), len(targets)
         check_ids(targets, self._index.vocab_size, "targets")
-        log_z, logits = normalizer.target_logits(self._query(hidden, constraints), targets)
+        log_z, logits = normalizer.target_logits(query, targets)
         log_probs, exact = log_z.log_probs(logits, targets)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
         provenance = Provenance(exact, scanned, fallback)
-        answer = self.answer(started, provenance, normalizer.name, log_z.rounded())
+        answer = self._origin(started, provenance, normalizer.name, log_z.rounded())
         return ScoreReply(log_probs, answer)
 
-    def sample(
-        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
-        """Draw for each row of `hidden` [B, D]."""
+    def _sample(self, request: SampleRequest) -> SampleReply:
         started = perf_counter_ns()
-        draws = sample(self._query(hidden, constraints), sampling, self._normalizer)
-        answer = self.answer(started, draws.provenance, draws.normalizer, draws.log_z)
+        draws = sample(self._query(request), request.sampling, self._normalizer)
+        answer = self._origin(started, draws.provenance, draws.normalizer, draws.log_z)
         return SampleReply(draws.ids, draws.log_probs, answer)
 
-    def _query(self, hidden: Float32, constraints: Constraints | None) -> Query:
-        softmax = self._index.softmax
+    def _query(self, request: Request[Any]) -> Query:
+        softmax, constraints = self._index.softmax, request.constraints
+        hidden = ready_hidden(request.hidden, self._index.dim)
         edits = None if constraints is None else open_edits(softmax, constraints, hidden)
         return Query(self._index, self.answering, hidden, edits, width=self.width)
 
-    def beam_step(
-        self, hidden: Float32, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        """See `Decoder.beam_step`, for rows of `hidden` [B, D]."""
+    def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         started, normalizer = perf_counter_ns(), self._stepping
+        hidden = ready_hidden(request.hidden, self._index.dim)
         query = Query(self._index, self.answering, hidden, width=self.width)
-        step = beam_step(query, beams, constraints, normalizer)
-        answer = self.answer(started, step.provenance, normalizer.name, step.log_z)
+        step = beam_step(query, request.beams, request.constraints, normalizer)
+        answer = self._origin(started, step.provenance, normalizer.name, step.log_z)
         return BeamStepReply(*step[:5], answer)
 
-    def answer(
+    _answers: ClassVar[Mapping[type[Request[Any]], Callable[..., Any]]] = {
+        TopKRequest: _topk,
+        ScoreRequest: _score,
+        SampleRequest: _sample,
+        BeamStepRequest: _beam_step,
+    }
+
+    def _origin(
         self,
         started: int,
         provenance: tuple[Bool, Int32, Bool, float],

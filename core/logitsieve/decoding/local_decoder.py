@@ -10,16 +10,16 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
 from logitsieve.api.keywords import (
-    DEFAULT_REQUEST,
+    DEFAULT_TARGET,
     KnobValues,
-    OverAll,
-    PointRequest,
+    Purpose,
+    ResolvedTarget,
     Target,
-    point_request,
+    resolved_target,
 )
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, measured_elsewhere, over_all, read_auto
-from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads.sketch import SketchHead
@@ -36,16 +36,16 @@ class LocalDecoder(Decoder):
 
     def __init__(self, index: Index, *, name: str = "") -> None:
         self.index, self._most_ids = index, index.vocab_size
-        self._engine: type[Engine] = index.backend.engine if index.backend else Engine
+        self._engine: type[LocalEngine] = index.backend.engine if index.backend else LocalEngine
         self.name = name or index.name
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
-        # (head or "", knobs sorted by name, normalizer or "", width) -> Engine
+        # (head or "", knobs sorted by name, normalizer or "", width) -> LocalEngine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._at)
         self._measured_here = not measured_elsewhere(index)
-        # (batch size, class of k, request) -> Engine
+        # (batch size, class of k, request) -> LocalEngine
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
 
     def __repr__(self) -> str:
@@ -64,16 +64,16 @@ class LocalDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return self._engine.rows(self.index, hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Engine:
+    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> LocalEngine:
         """See `Decoder`."""
         auto = self.auto
-        if not target and not over:  # a faster way to the same
-            return self._chosen(auto.batch(rows), 0, DEFAULT_REQUEST)
+        if not target and purpose in ("", "best"):  # a faster way to the same
+            return self._chosen(auto.batch(rows), 0, DEFAULT_TARGET)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        request = point_request(target)
-        if over:
-            request = over_all(request, over, auto, rows)
+        request = resolved_target(target)
+        if purpose and request.automatic:
+            request = over_all(request, purpose, auto, rows)
         if not request.automatic:
             return self.engine(request.head, request.knobs, request.normalizer, request.width)
         return self._chosen(auto.batch(rows), auto.k_class(k, request.precision), request)
@@ -116,11 +116,11 @@ class LocalDecoder(Decoder):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _choose(self, batch: int, k: int, request: PointRequest) -> Engine:
+    def _choose(self, batch: int, k: int, request: ResolvedTarget) -> LocalEngine:
         setting = self.auto.choose(batch, k, request.precision, request.max_error)
         return self.engine(*setting, request.normalizer, request.width)
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf
-    ) -> Engine:
+    ) -> LocalEngine:
         return self._engine(self.name, self.index, self._head(head, knobs), normalizer, width)

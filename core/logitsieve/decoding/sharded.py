@@ -5,12 +5,12 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Answering, Decoder
+from logitsieve.api.decoder import Decoder, Engine
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -18,14 +18,19 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.keywords import OverAll, Target
-from logitsieve.api.requests import Beams, Sampling
+from logitsieve.api.keywords import Purpose, Target
+from logitsieve.api.requests import (
+    BeamStepRequest,
+    Request,
+    SampleRequest,
+    ScoreRequest,
+    TopKRequest,
+)
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
     BeamStepReply,
     Float32,
-    Int32,
     Provenance,
     RowRange,
     SampleReply,
@@ -56,6 +61,7 @@ from logitsieve.kernels.topk.merge import HIGH, LOW
 from logitsieve.utils.deadline import ending_by, noted, time_left
 from logitsieve.utils.hidden import as_hidden
 
+R = TypeVar("R")
 Missing = Literal["refuse", "answer"]
 
 CALLS_AT_ONCE = 8  # per shard
@@ -82,7 +88,7 @@ class ShardedDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return as_hidden(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, over: OverAll = "") -> Answering:
+    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""
         return ShardedEngine(self, target)
 
@@ -143,7 +149,7 @@ class ShardedDecoder(Decoder):
 
 
 class ShardedEngine:
-    """The shards, asked with the keywords of one `Target`; see `Engine`."""
+    """The shards, asked with the keywords of one `Target`; see `LocalEngine`."""
 
     def __init__(self, decoder: ShardedDecoder, target: Mapping[str, Any]) -> None:
         if (model := target.get("model", "")) not in ("", decoder.name):
@@ -155,19 +161,34 @@ class ShardedEngine:
         # Logits follow from log-probabilities as closely as log Z is known.
         self._closely = {**self._target, "normalizer": target.get("normalizer") or EXACT.name}
 
-    def topk(self, hidden: ArrayLike, k: int, constraints: Constraints | None = None) -> TopKReply:
-        """See `Decoder.topk`."""
-        started, hidden = perf_counter_ns(), as_hidden(hidden)
-        k = checked_k(k, self._decoder.vocab_size)
+    def answer(self, request: Request[R]) -> R:
+        """Answer a request; InvalidRequest names the field at fault. ShardUnavailable."""
+        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
+        found: Any
+        match request:
+            case TopKRequest():
+                found = self._topk(started, hidden, request)
+            case ScoreRequest():
+                found = self._score(started, hidden, request)
+            case SampleRequest():
+                found = self._sample(started, hidden, request)
+            case BeamStepRequest():
+                found = self._beam_step(started, hidden, request)
+        reply: R = found
+        return reply
+
+    def _topk(self, started: int, hidden: Float32, request: TopKRequest) -> TopKReply:
+        k, constraints = checked_k(request.k, self._decoder.vocab_size), request.constraints
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
         log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).rounded()
-        answer = self._answer(started, best, log_z)
+        answer = self._origin(started, best, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
-    def score(self, hidden: Float32, targets: Int32, constraints: Constraints | None) -> ScoreReply:
-        """Return logit - log Z of `targets` [B, T]; never `exact`, as logits come rounded."""
-        started, (rows, count) = perf_counter_ns(), targets.shape
+    def _score(self, started: int, hidden: Float32, request: ScoreRequest) -> ScoreReply:
+        """Return logit - log Z of the targets; never `exact`, as logits come rounded."""
+        targets, constraints = request.targets, request.constraints
+        rows, count = targets.shape
         check_ids(targets, self._decoder.vocab_size, "targets")
         question = partial(Part.score, hidden=hidden, ids=targets, target=self._target)
         found = self._decoder.ask(question, hidden, constraints)
@@ -175,13 +196,11 @@ class ShardedEngine:
         log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
         found = proven_where(np.zeros(rows, np.bool_), found)
         source = {"scanned": np.full(rows, count, np.int32)}
-        return ScoreReply(log_probs, self._answer(started, found, log_z.rounded(), **source))
+        return ScoreReply(log_probs, self._origin(started, found, log_z.rounded(), **source))
 
-    def sample(
-        self, hidden: Float32, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
+    def _sample(self, started: int, hidden: Float32, request: SampleRequest) -> SampleReply:
         """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
-        started, how, source = perf_counter_ns(), sampling, dict[str, Any]()
+        how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
         for name, off in (("top_p", 1.0), ("min_p", 0.0)):
@@ -201,13 +220,10 @@ class ShardedEngine:
         ids, logits, sure = winners(*lists, found.off, how)
         log_probs, _ = log_z.log_probs(logits, ids)
         found = proven_where(sure, found)
-        return SampleReply(ids, log_probs, self._answer(started, found, log_z.rounded(), **source))
+        return SampleReply(ids, log_probs, self._origin(started, found, log_z.rounded(), **source))
 
-    def beam_step(
-        self, hidden: Float32, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        """See `Decoder.beam_step`, for rows of `hidden` [B, D]."""
-        started = perf_counter_ns()
+    def _beam_step(self, started: int, hidden: Float32, request: BeamStepRequest) -> BeamStepReply:
+        beams, constraints = request.beams, request.constraints
         check_finite(hidden)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
         live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, self._decoder.vocab_size)
@@ -226,9 +242,9 @@ class ShardedEngine:
         lists = BestLogits(best.ids, best.logits, Provenance(**facts))
         step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
         source = {**step.provenance._asdict(), "normalizer": self._closely["normalizer"]}
-        return BeamStepReply(*step[:5], self._answer(started, best, step.log_z, **source))
+        return BeamStepReply(*step[:5], self._origin(started, best, step.log_z, **source))
 
-    def _answer(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
+    def _origin(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
         value, low, high, error = log_z
         return found.answer._replace(
             model=self._decoder.name, version="", digest=self._decoder.digest,

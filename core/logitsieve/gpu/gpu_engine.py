@@ -3,18 +3,18 @@
 `topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from logitsieve.api.constraints import Constraints
-from logitsieve.api.requests import Beams, Sampling
-from logitsieve.api.results import BeamStepReply, Provenance, SampleReply, ScoreReply, TopKReply
-from logitsieve.decoding.engine import Engine
+from logitsieve.api.requests import Request, TopKRequest
+from logitsieve.api.results import Provenance, TopKReply
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.gpu.device import name_of, to_device, to_host
 from logitsieve.gpu.device_head import DeviceSoftmax
 from logitsieve.gpu.heads import GPU_HEADS
@@ -22,11 +22,11 @@ from logitsieve.heads._base.head import Softmax, ready_hidden
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.index import Index
 
-Reply = TypeVar("Reply")
+R = TypeVar("R")
 
 
-class GpuEngine(Engine):
-    """Answers tensors on the index's device there, and arrays as `Engine` does."""
+class GpuEngine(LocalEngine):
+    """Answers tensors on the index's device there, and arrays as `LocalEngine` does."""
 
     takes_tensors = True
     answering: Any  # a DeviceHead
@@ -38,28 +38,21 @@ class GpuEngine(Engine):
         tensor = exact.device_rows(hidden)
         return ready_hidden(hidden, index.dim) if tensor is None else tensor
 
-    def topk(self, hidden: Any, k: int, constraints: Constraints | None = None) -> TopKReply:
+    def answer(self, request: Request[R]) -> R:
+        """Answer a request about tensors in tensors, and about arrays as `LocalEngine` does."""
+        hidden: Any = request.hidden
+        reply: Any
         if not isinstance(hidden, Tensor):
-            return super().topk(hidden, k, constraints)
-        if constraints is not None or self.normalizer:
-            return _by_host(super().topk, hidden, k, constraints)
-        started, top = perf_counter_ns(), self.answering.topk(hidden, k)
+            return super().answer(request)
+        plain = request.constraints is None and not self.normalizer
+        if not isinstance(request, TopKRequest) or not plain:
+            reply = super().answer(replace(request, hidden=to_host(hidden)))
+            return cast("R", _on(reply, hidden.device))
+        started, top = perf_counter_ns(), self.answering.topk(hidden, request.k)
         # Other rows are open: no head promises anything of them.
         provenance = Provenance(*top[2:])
-        return TopKReply(top.ids, top.logits, self.answer(started, provenance, ""))
-
-    def score(self, hidden: Any, targets: Any, constraints: Constraints | None) -> ScoreReply:
-        return _by_host(super().score, hidden, targets, constraints)
-
-    def sample(
-        self, hidden: Any, sampling: Sampling, constraints: Constraints | None
-    ) -> SampleReply:
-        return _by_host(super().sample, hidden, sampling, constraints)
-
-    def beam_step(
-        self, hidden: Any, beams: Beams, constraints: Constraints | None
-    ) -> BeamStepReply:
-        return _by_host(super().beam_step, hidden, beams, constraints)
+        reply = TopKReply(top.ids, top.logits, self._origin(started, provenance, ""))
+        return cast("R", reply)
 
 
 class GpuBackend:
@@ -80,13 +73,6 @@ class GpuBackend:
         """Return float32 [B, M], -inf for an id outside of V; None unless both are tensors."""
         tensors = isinstance(hidden, Tensor) and isinstance(ids_BM, Tensor)
         return exact.logits64(hidden, ids_BM).float() if tensors else None
-
-
-def _by_host(answer: Callable[..., Reply], hidden: Any, *rest: Any) -> Reply:
-    if not isinstance(hidden, Tensor):
-        return answer(hidden, *rest)
-    reply: Reply = _on(answer(to_host(hidden), *rest), hidden.device)
-    return reply
 
 
 def _on(value: Any, device: torch.device) -> Any:

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from logitsieve.api.checks import id_rows
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import id_rows
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.heads import HEADS, make_heads
 from logitsieve.heads._base.head import Softmax, ready_hidden

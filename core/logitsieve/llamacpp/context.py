@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest, LogitsieveError
-from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.llamacpp.hook import COPY, OFF, OTHER, REPLACE, STOP, HiddenHook
 from logitsieve.llamacpp.host import ContextOptions, Host

@@ -19,10 +19,7 @@ MASKED = "masked values"
 
 def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
     """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault."""
-    array = as_rows(hidden)
-    if dim is not None and array.shape[1] != dim:
-        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
-    return np.ascontiguousarray(_to_float32(array))
+    return np.ascontiguousarray(_to_float32(as_rows(hidden, dim)))
 
 
 def as_wire(hidden: ArrayLike) -> np.ndarray:
@@ -30,13 +27,15 @@ def as_wire(hidden: ArrayLike) -> np.ndarray:
     return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
 
 
-def as_rows(hidden: ArrayLike) -> np.ndarray:
+def as_rows(hidden: ArrayLike, dim: int | None = None) -> np.ndarray:
     """Convert any accepted form to [B, D] of its own type, bfloat16 as uint16."""
     array = _to_numpy(hidden)
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.size == 0:
         raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", HIDDEN_FORMS)
+    if dim is not None and array.shape[1] != dim:
+        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
     if array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     if array.dtype not in ACCEPTED:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from logitsieve.api.requests import (
+    BeamStepRequest,
+    Request,
+    SampleRequest,
+    ScoreRequest,
+    TopKRequest,
+)
 from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
 
@@ -32,4 +39,10 @@ BEAM_STEP = Rpc(
 SAMPLE = Rpc("Sample", "sample", "sample", pb.SampleRequest, pb.SampleResponse, SampleReply)
 SCORE = Rpc("Score", "score", "score", pb.ScoreRequest, pb.ScoreResponse, ScoreReply)
 
-RPCS: tuple[Rpc[Reply], ...] = (TOP_K, BEAM_STEP, SAMPLE, SCORE)
+RPC_OF: dict[type[Request[Any]], Rpc[Reply]] = {
+    TopKRequest: TOP_K,
+    BeamStepRequest: BEAM_STEP,
+    SampleRequest: SAMPLE,
+    ScoreRequest: SCORE,
+}
+RPCS = tuple(RPC_OF.values())

@@ -23,6 +23,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from logitsieve.api.errors import Unavailable
+from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import TopK, TopKReply
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 from logitsieve.evaluation.precision import hits
@@ -64,14 +65,15 @@ def judge(row: AnsweredRow) -> Judgement:
     k = answer.ids.shape[1]
     truth = answer
     if not answer.exact[0]:
-        reply = decoder.engine("exact", (), "").topk(hidden, k)
+        reply = decoder.engine("exact", (), "").answer(TopKRequest(hidden, k))
         if reply.answer.rows_missing:
             raise Unavailable("model: a shard does not answer", "model")
         truth = _top(reply)
     hits_by_k = _hits(answer, truth)
     missed = 0.0
     if hits_by_k[k] < k:
-        log_z = decoder.engine("exact", (), "exact").topk(hidden, 1).answer.log_z
+        best = decoder.engine("exact", (), "exact").answer(TopKRequest(hidden, 1))
+        log_z = best.answer.log_z
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
         missed = float(np.exp(lost - float(log_z[0])).sum())

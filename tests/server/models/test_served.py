@@ -8,7 +8,7 @@ import pytest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.models.served import BYTES_PER_US, US_PER_RANDOM, Served
-from logitsieve.server.rpc.codec import to_point_request
+from logitsieve.server.rpc.codec import to_resolved_target
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import MEASURED, Running, write_model
@@ -82,14 +82,14 @@ def served(tmp_path: Path) -> Served:
 
 def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Served) -> None:
     """The batcher merges requests of one point."""
-    aims = [to_point_request(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
+    aims = [to_resolved_target(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
     plain, one, other, again = (served.choose(aim, 1, 1) for aim in aims)
     assert one.engine is again.engine
     assert len({plain.engine, one.engine, other.engine}) == 3
     assert (plain.engine.normalizer, one.engine.normalizer) == ("", "exact")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
     one, same, other = (
-        served.choose(to_point_request(pb.Target(head=pb.Head(name=head))), 1, 1)
+        served.choose(to_resolved_target(pb.Target(head=pb.Head(name=head))), 1, 1)
         for head in ("screen", "screen", "exact")
     )
     assert one.pace is same.pace
@@ -101,7 +101,7 @@ def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Serv
 
 def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Served) -> None:
     def us(rows: int, log_z: bool = False, **target: Any) -> float:
-        return served.choose(to_point_request(pb.Target(**target)), rows, 1, log_z).us_per_row
+        return served.choose(to_resolved_target(pb.Target(**target)), rows, 1, log_z).us_per_row
 
     assert us(64, exact=True) == 3.0
     assert us(9, head=pb.Head(name="screen")) == 1.0

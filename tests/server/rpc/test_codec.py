@@ -8,7 +8,7 @@ import pytest
 
 from logitsieve.api.results import Answer, RowRange
 from logitsieve.client.remote_decoder import to_reply
-from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.server.models.served import origin_of
 from logitsieve.server.rpc.codec import to_decode_response, to_response
 from logitsieve.server.rpc.methods import METHODS
@@ -53,7 +53,7 @@ def test_there_and_back(field: str, request_id: int) -> None:
     answer = ANSWER
     if field == "score":
         answer = answer._replace(normalizer="", log_z=None)
-    origin = origin_of(cast(Engine, POINT))
+    origin = origin_of(cast(LocalEngine, POINT))
     response = to_response(rpc.response, rpc.reply(*REPLIES[field], answer), origin, 5)
     message = pb.DecodeResponse.FromString(to_decode_response(request_id, field, response))
     assert (message.id, message.WhichOneof("reply")) == (request_id, field)

@@ -12,7 +12,7 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient, DecodeStream
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.gpu.gpu_engine import GpuEngine
 from logitsieve.index import Index
@@ -31,7 +31,7 @@ from tests.server.test_congruence import ASKS, assert_same
 from tests.synthetic import make_hidden
 
 DECODERS = [DecoderClient, AsyncDecoderClient, DecodeStream, AsyncDecodeStream]
-ENGINES = [Engine, ShardedEngine, GpuEngine]
+ENGINES = [LocalEngine, ShardedEngine, GpuEngine]
 
 NOT_OF_SHARDS = {"beam_step"}  # ShardedEngine makes it of the shards' best ids and scores
 NOT_OF_KSERVE = {"beam_step", "score"}
@@ -86,8 +86,8 @@ def test_parts_make_whole(whole: LocalDecoder, rpc: Rpc[Any], head: str, constra
     prepared = METHODS[rpc.field].read(request, ServeConfig(), whole.index)
     point = whole.engine(head, (), "")
     slices = [slice(*each) for each in pairwise([0, 3, 6, 12])]
-    reply = joined([prepared.compute(point, part) for part in slices])
-    assert_same(reply, prepared.compute(point, ALL))
+    reply = joined([prepared.answer(point, part) for part in slices])
+    assert_same(reply, prepared.answer(point, ALL))
 
 
 async def test_a_mistake_in_a_later_part_names_the_row_of_the_request(whole: LocalDecoder) -> None:
@@ -130,7 +130,7 @@ def test_every_place_of_an_rpc_is_filled(rpc: Rpc[Any]) -> None:
             for decoder in DECODERS
         },
         # An inherited method would be given tensors of the GPU.
-        **{engine.__name__: rpc.method in vars(engine) for engine in ENGINES},
+        **{engine.__name__: "answer" in vars(engine) for engine in ENGINES},
         "RayShardDecoder": hasattr(RayShardDecoder, rpc.method)
         is (rpc.method not in NOT_OF_SHARDS),
         "KServe": (rpc.method in KINDS) is (rpc.method not in NOT_OF_KSERVE),

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from logitsieve.api.requests import TopKRequest
 from logitsieve.decoding import LocalDecoder
-from logitsieve.decoding.engine import Engine
+from logitsieve.decoding.engine import LocalEngine
 from logitsieve.server.scheduling.batcher import Batch, Batcher
 from logitsieve.server.scheduling.executor import compute, joined
 from logitsieve.server.scheduling.request import (
@@ -22,7 +23,7 @@ from tests.server.test_congruence import assert_same
 from tests.synthetic import make_hidden
 
 US = 1000.0  # a row: batches have BATCH_ROWS rows
-NO_POINT = cast(Engine, "a point")
+NO_POINT = cast(LocalEngine, "a point")
 
 
 def batcher(**options: Any) -> Batcher:
@@ -32,7 +33,7 @@ def batcher(**options: Any) -> Batcher:
 def waiting(
     rows: int | np.ndarray,
     k: int = 3,
-    point: Engine = NO_POINT,
+    point: LocalEngine = NO_POINT,
     *,
     independent: bool = True,
     deadline: float | None = None,
@@ -43,13 +44,11 @@ def waiting(
 ) -> QueuedRequest:
     """A request, by its rows or how many they are."""
     hidden = make_hidden(rows) if isinstance(rows, int) else rows
-    asked = PreparedRequest(
-        len(hidden), k, 0, 0, lambda point, rows: point.topk(hidden[rows], k),
-        hidden if independent else None, together,
-    )  # fmt: skip
+    asked, own = TopKRequest(hidden, k), hidden if independent else None
+    prepared = PreparedRequest(len(hidden), k, 0, 0, "best", lambda: asked, own, together)
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
-    return QueuedRequest(point, asked, us * len(hidden), pace, 0, deadline, future, offloaded)
+    return QueuedRequest(point, prepared, us * len(hidden), pace, 0, deadline, future, offloaded)
 
 
 def take(queue: Batcher) -> Batch:
@@ -257,7 +256,7 @@ async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalize
             found.setdefault(queued.request.rows, []).append(reply)
         finish(queue, batch)
     for part in parts:
-        assert_same(joined(found[len(part)]), point.topk(part, 5))
+        assert_same(joined(found[len(part)]), point.answer(TopKRequest(part, 5)))
 
 
 async def test_a_bad_request_spoils_no_other(whole: LocalDecoder) -> None:
@@ -269,7 +268,7 @@ async def test_a_bad_request_spoils_no_other(whole: LocalDecoder) -> None:
         queue.put(waiting(part, 5, point))
     batch = take(queue)
     fine, wrong = compute(batch.requests)
-    assert_same(fine, point.topk(good, 5))
+    assert_same(fine, point.answer(TopKRequest(good, 5)))
     assert isinstance(wrong, InvalidRequest)
     assert wrong.field == "hidden[0]"  # its own row, not that of the batch
 

@@ -4,14 +4,15 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from time import perf_counter_ns, sleep
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, Overloaded, Unavailable
+from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import Answer, RowRange, TopKReply
-from logitsieve.decoding.engine import Engine
 from logitsieve.server import ServeConfig
 from logitsieve.server.scheduling.executor import Executor, joined
 from logitsieve.server.scheduling.request import (
@@ -25,7 +26,6 @@ from logitsieve.server.scheduling.request import (
 from logitsieve.utils.deadline import time_left
 from tests.server.running import WAIT_S
 
-NO_POINT = cast(Engine, None)
 ROW = np.zeros((1, 4), np.float32)
 SMALL, LARGE = INLINE_US / 2, INLINE_US * 2
 
@@ -48,9 +48,10 @@ def work() -> Iterator[Executor]:
 async def run(
     work: Executor, compute: Callable[[], Any], us: float, left_s: Any = None, **options: Any
 ) -> tuple[Any, int, int]:
-    request = PreparedRequest(1, 1, 0, 0, lambda point, rows: compute())
+    request = PreparedRequest(1, 1, 0, 0, "", lambda: TopKRequest(ROW, 1))
+    engine: Any = SimpleNamespace(answer=lambda request: compute())
     about = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": left_s} | options
-    return await work.run(NO_POINT, request, estimate_us=us, **about)
+    return await work.run(engine, request, estimate_us=us, **about)
 
 
 class Held:
@@ -108,9 +109,8 @@ def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
 
 def joinable(work: Executor, point: Any, hidden: np.ndarray = ROW, **options: Any) -> Any:
     """A request that others may share a batch with."""
-    request = PreparedRequest(
-        len(hidden), 5, 0, 0, lambda point, part: point.topk(hidden[part], 5), hidden
-    )
+    asked = TopKRequest(hidden, 5)
+    request = PreparedRequest(len(hidden), 5, 0, 0, "best", lambda: asked, hidden)
     about: Any = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
     return work.run(point, request, **about | options)
 
@@ -120,9 +120,9 @@ async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
     work, held = executor(), Held()
 
     class Point:
-        def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
+        def answer(self, request: TopKRequest) -> TopKReply:
             left.append(time_left())
-            return reply_of(len(hidden))
+            return reply_of(len(request.hidden))
 
     first, point = await held.run(work), Point()
     both = [
@@ -143,7 +143,8 @@ async def test_every_request_of_a_batch_gets_its_own_rows() -> None:
     work = executor(count_batch=batches.append, max_in_flight=40, max_queue_rows=400)
 
     class Echo:
-        def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
+        def answer(self, request: TopKRequest) -> TopKReply:
+            hidden = request.hidden
             reply, marks = reply_of(len(hidden)), hidden[:, 0].astype(np.int32)
             answer = reply.answer._replace(scanned=marks, log_z=hidden[:, 0])
             return TopKReply(reply.ids + marks[:, None], reply.logits + hidden[:, :1], answer)
@@ -296,10 +297,17 @@ def test_the_loop_learns_how_long_its_own_work_takes(work: Executor) -> None:
 
 
 def rows_of(work: Executor, rows: int, compute: Callable[[slice], Any], **options: Any) -> Any:
-    request = PreparedRequest(rows, 1, 0, 0, lambda point, part: compute(part))
+    asked = TopKRequest(np.arange(rows)[:, None], 1)
+    request = PreparedRequest(rows, 1, 0, 0, "", lambda: asked)
+
+    def answer(request: TopKRequest) -> Any:
+        numbers = request.hidden[:, 0].tolist()
+        return compute(slice(numbers[0], numbers[-1] + 1))
+
+    engine: Any = SimpleNamespace(answer=answer)
     about: dict[str, Any] = {"estimate_us": 1000.0 * rows, "pace": Pace(), "time_left_s": None}
     about["arrived_ns"] = perf_counter_ns()
-    return work.run(NO_POINT, request, **about | options)
+    return work.run(engine, request, **about | options)
 
 
 async def test_nothing_more_is_computed_for_who_has_gone(work: Executor) -> None:

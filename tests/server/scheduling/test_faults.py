@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import TopKReply
 from logitsieve.server import ServeConfig
 from logitsieve.server.scheduling import batcher, executor, request
@@ -53,8 +54,8 @@ def walking(walk: Walk) -> Iterator[None]:
 
 
 class Point:
-    def topk(self, hidden: np.ndarray, k: int) -> TopKReply:
-        return reply_of(len(hidden))
+    def answer(self, request: TopKRequest) -> TopKReply:
+        return reply_of(len(request.hidden))
 
 
 async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:

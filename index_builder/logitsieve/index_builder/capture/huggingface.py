@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import whole
 from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require

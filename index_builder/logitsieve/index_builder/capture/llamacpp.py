@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import whole
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
 from logitsieve.index_builder.capture.stream_sample import write_sample

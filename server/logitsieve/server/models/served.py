@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.api.keywords import PointRequest
+from logitsieve.api.keywords import ResolvedTarget
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT
@@ -21,7 +21,7 @@ from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
 from logitsieve.server.models.watched import Watched
-from logitsieve.server.scheduling.request import Pace, Point
+from logitsieve.server.scheduling.request import NamedEngine, Pace
 from logitsieve.v1 import decoder_pb2 as pb
 
 AnyDecoder = LocalDecoder | ShardedModel
@@ -34,7 +34,7 @@ US_PER_RANDOM = 0.02  # a draw needs one for each id, at most
 
 
 class EngineChoice(NamedTuple):
-    engine: Point
+    engine: NamedEngine
     us_per_row: float
     pace: Pace
     origin: bytes
@@ -126,11 +126,13 @@ class Served:
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
-    def choose(self, request: PointRequest, rows: int, k: int, log_z: bool = False) -> EngineChoice:
+    def choose(
+        self, target: ResolvedTarget, rows: int, k: int, log_z: bool = False
+    ) -> EngineChoice:
         """Choose an engine for `k` ids a row; `log_z`: log Z is needed without a normalizer too."""
         auto = self.decoder.auto
-        k_class = auto.k_class(k, request.precision)
-        return self._chosen(request, auto.batch(rows), k_class, log_z)
+        k_class = auto.k_class(k, target.precision)
+        return self._chosen(target, auto.batch(rows), k_class, log_z)
 
     def extra_us(self, logits: int, draws: int) -> float:
         return logits * self._us_per_logit + draws * self._us_per_draw
@@ -185,24 +187,24 @@ class Served:
         if self.files is not None:
             self.files.close()
 
-    def _choose(self, request: PointRequest, batch: int, k: int, log_z: bool) -> EngineChoice:
+    def _choose(self, target: ResolvedTarget, batch: int, k: int, log_z: bool) -> EngineChoice:
         auto, goal = self.decoder.auto, dict[int, float]()
-        head, knobs = request.head, request.knobs
-        if request.automatic:
-            asked = k, request.precision, request.max_error
+        head, knobs = target.head, target.knobs
+        if target.automatic:
+            asked = k, target.precision, target.max_error
             goal = dict(auto.goal(*asked))
             head, knobs = auto.choose(batch, *asked, self._guard.refuted)
-        engine = self.decoder.engine(head, knobs, request.normalizer, request.width)
+        engine = self.decoder.engine(head, knobs, target.normalizer, target.width)
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
         one_pass = log_z and (engine.head == EXACT.name or engine.estimates_log_z)
-        if not one_pass and (log_z or engine.normalizer not in SCANNED or request.width < inf):
+        if not one_pass and (log_z or engine.normalizer not in SCANNED or target.width < inf):
             us += dense_us
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
 
 
-def origin_of(engine: Point) -> bytes:
+def origin_of(engine: NamedEngine) -> bytes:
     """Serialize the start of an engine's responses, of any kind: field 1 is their Answer."""
     answer = pb.Answer(model=engine.model, version=engine.version, digest=engine.digest)
     answer.head.CopyFrom(pb.Head(name=engine.head, knobs=engine.knobs))

@@ -10,7 +10,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import (
     AUTO,
     NORMALIZER_CODES,
-    PointRequest,
+    ResolvedTarget,
     asked_precision,
     asked_width,
 )
@@ -55,19 +55,19 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
     return to_vector(getattr(message, name), parent + name, dtype)
 
 
-def to_point_request(target: pb.Target, max_error: float | None = None) -> PointRequest:
+def to_resolved_target(target: pb.Target, max_error: float | None = None) -> ResolvedTarget:
     """Convert a target, which may override `max_error`. InvalidRequest names the field."""
     if target.ByteSize() > POINT_BYTES:
-        return _to_point_request(target, max_error)
-    return _known_point_request(target.SerializeToString(), max_error)
+        return _to_resolved_target(target, max_error)
+    return _known_target(target.SerializeToString(), max_error)
 
 
 @lru_cache(maxsize=POINTS_KEPT)
-def _known_point_request(target: bytes, max_error: float | None) -> PointRequest:
-    return _to_point_request(pb.Target.FromString(target), max_error)
+def _known_target(target: bytes, max_error: float | None) -> ResolvedTarget:
+    return _to_resolved_target(pb.Target.FromString(target), max_error)
 
 
-def _to_point_request(target: pb.Target, max_error: float | None) -> PointRequest:
+def _to_resolved_target(target: pb.Target, max_error: float | None) -> ResolvedTarget:
     code = target.normalizer
     normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
     head, knobs, precision = "", dict[str, float](), None
@@ -85,7 +85,7 @@ def _to_point_request(target: pb.Target, max_error: float | None) -> PointReques
     elif head or knobs or precision is not None:
         max_error = None
     log_z = normalizer, asked_width(target.log_z_width or None)
-    return PointRequest.of(head, tuple(sorted(knobs.items())), precision, max_error, *log_z)
+    return ResolvedTarget.of(head, tuple(sorted(knobs.items())), precision, max_error, *log_z)
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:

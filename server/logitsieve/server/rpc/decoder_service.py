@@ -14,7 +14,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import SHED, TOLD, Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
-from logitsieve.server.rpc.codec import to_point_request, to_response
+from logitsieve.server.rpc.codec import to_resolved_target, to_response
 from logitsieve.server.rpc.handlers import unary
 from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.methods import METHODS, Method
@@ -56,11 +56,11 @@ class DecoderService:
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
-            asked = to_point_request(target, self.config.max_error)
+            asked = to_resolved_target(target, self.config.max_error)
             del request, target  # their bytes have been copied
             expect(call.size + prepared.reply_bytes)
             decoder = served.decoder
-            asked = over_all(asked, prepared.over, decoder.auto, prepared.rows)
+            asked = over_all(asked, prepared.purpose, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,

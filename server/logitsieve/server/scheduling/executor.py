@@ -15,14 +15,15 @@ from typing import Any, cast
 import numpy as np
 
 from logitsieve.api.errors import DeadlineExceeded, DeviceLost, InvalidRequest
+from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher
 from logitsieve.server.scheduling.request import (
     ALL,
     Computed,
+    NamedEngine,
     Pace,
-    Point,
     PreparedRequest,
     QueuedRequest,
 )
@@ -74,7 +75,7 @@ class Executor:
 
     async def run(
         self,
-        point: Point,
+        engine: NamedEngine,
         request: PreparedRequest,
         *,
         estimate_us: float,
@@ -85,7 +86,7 @@ class Executor:
         extra_us: float = 0.0,
         timings: Timings | None = None,
     ) -> Computed:
-        """Return the reply of `point`, the wait since `arrived_ns` and the time on a GPU, in ns.
+        """Return the reply of `engine`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
         `offloaded` work, of a GPU or other processes, never runs on the event loop. A cancelled or
         late request ends with its batch. `timings` get the calls to shards. Raises like
@@ -97,13 +98,13 @@ class Executor:
         if small and self.batcher.in_flight <= self._threads:
             if time_left_s is not None and time_left_s <= 0:
                 raise DeadlineExceeded(TOO_LATE)
-            reply = request.compute(point, ALL)
+            reply = request.answer(engine, ALL)
             pace.add_on_loop((perf_counter_ns() - began) / 1000, estimate_us)
             return reply, queue_ns, 0
         until = None if time_left_s is None else monotonic() + time_left_s
         future = asyncio.get_running_loop().create_future()
         queued = QueuedRequest(
-            point, request, estimate_us, pace.pool, arrived_ns, until, future, offloaded, extra_us
+            engine, request, estimate_us, pace.pool, arrived_ns, until, future, offloaded, extra_us
         )
         if timings is not None:
             queued.timings = timings
@@ -230,13 +231,13 @@ def _soon(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
 
 
 def _alone(queued: QueuedRequest) -> Outcome:
-    request, point = queued.request, queued.point
+    request, engine = queued.request, queued.engine
     try:
         try:
-            return request.compute(point, queued.part)
+            return request.answer(engine, queued.part)
         except InvalidRequest:
             if not queued.whole:
-                request.compute(point, ALL)  # it names the row of the request, not of the part
+                request.answer(engine, ALL)  # it names the row of the request, not of the part
             raise
     except Exception as error:
         return error
@@ -248,7 +249,8 @@ def _together(requests: Sequence[QueuedRequest]) -> list[TopKReply]:
         for queued in requests
     ]
     first = requests[0]
-    reply = first.point.topk(rows[0] if len(rows) == 1 else np.concatenate(rows), first.request.k)
+    hidden = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    reply = first.engine.answer(TopKRequest(hidden, first.request.k))
     ends = np.cumsum([len(one) for one in rows]).tolist()
     return [cut(reply, end - len(one), end) for one, end in zip(rows, ends, strict=True)]
 

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from logitsieve.api.decoder import Answering
-from logitsieve.api.keywords import OverAll
+from logitsieve.api.decoder import Engine
+from logitsieve.api.keywords import Purpose
+from logitsieve.api.requests import Request
 from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
@@ -29,7 +30,7 @@ ALL = slice(None)
 Computed = tuple[Reply, int, int]  # a reply, its request's wait and a GPU's time for it, in ns
 
 
-class Point(Answering, Protocol):
+class NamedEngine(Engine, Protocol):
     """A head at its knobs over an index or shards; thread-safe. `normalizer` "": none."""
 
     model: str
@@ -75,16 +76,22 @@ class Pace:
 
 
 class PreparedRequest(NamedTuple):
-    """A request; `compute(point, rows)` answers a slice of its rows or ALL."""
+    """A request whose sizes are checked; `read` checks its values, and returns it."""
 
     rows: int
     k: int  # that AUTO chooses for
     logits: int  # more than the head and log Z need
     draws: int
-    compute: Callable[[Point, slice], Reply]
+    purpose: Purpose
+    read: Callable[[], Request[Any]]
     independent: np.ndarray | None = None  # hidden, if its rows may join a batch
     together: int = 1  # rows that are not parted: a group of beams
-    over: OverAll = ""
+
+    def answer(self, engine: Engine, rows: slice) -> Reply:
+        """Answer a slice of its rows, or ALL."""
+        request = self.read()
+        reply: Reply = engine.answer(request if rows is ALL else request.part(rows))
+        return reply
 
     @property
     def reply_bytes(self) -> int:
@@ -95,7 +102,7 @@ class PreparedRequest(NamedTuple):
 class QueuedRequest:
     """A request that waits or is computed. Deadlines are of `monotonic`."""
 
-    point: Point
+    engine: NamedEngine
     request: PreparedRequest
     estimate_us: float
     pace: RunningMean  # of its engine: time taken / estimated; 0 until measured
@@ -114,13 +121,13 @@ class QueuedRequest:
     us_per_row: float = field(init=False)
     batch_rows: int = field(init=False)  # most in a batch
     paced_us: float = field(init=False)  # a row, at the pace of its arrival
-    key: tuple[Point, int, int] | None = field(init=False)  # equal ones may share a batch
+    key: tuple[NamedEngine, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:
         hidden = self.request.independent
         self.us_per_row = self.estimate_us / self.request.rows
         self.paced_us = self.us_per_row * self.pace.value
-        self.key = None if hidden is None else (self.point, self.request.k, hidden.shape[1])
+        self.key = None if hidden is None else (self.engine, self.request.k, hidden.shape[1])
         most, own = max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3))), self.extra_us
         if own:
             most = min(most, int(PART_US * self.request.rows / own))
