@@ -291,7 +291,7 @@ def test_draws_take_the_sketch_unless_a_head_or_a_precision_is_named(
         ({"constraints": Constraints(banned=[0])}, "exact"),
     ],
 )
-def test_steps_over_all_ids_by_an_exact_log_z_take_its_pass_over_w(
+def test_steps_fitted_to_ids_by_an_exact_log_z_take_its_pass_over_w(
     tmp_path: Path, kernel_cache: Path, options: dict[str, Any], head: str
 ) -> None:
     decoder, hidden = opened(tmp_path, kernel_cache), make_hidden(1)

@@ -189,7 +189,7 @@ def test_the_bound_holds_in_95_of_100_cases_for_correlated_rows() -> None:
     assert lower_bound(together) < lower_bound(random.permutation(together)) - 0.005
 
 
-def test_blocks_are_contiguous_and_cover_all() -> None:
+def test_blocks_are_contiguous_and_cfitted_to() -> None:
     share = np.arange(103) / 103
     means = block_means(share)
     assert (np.diff(means) > 0).all()

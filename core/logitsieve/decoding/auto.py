@@ -212,29 +212,29 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def over_all(request: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -> ResolvedTarget:
-    """Name the head of a request over all V that leaves the choice to AUTO.
+def fitted_to(target: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -> ResolvedTarget:
+    """Name the head for a purpose that needs all V ids, if the target leaves the choice to AUTO.
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
     """
-    if not request.automatic:
-        return request
-    if purpose == "steps" and request.normalizer == EXACT.name:
-        return request._replace(automatic=False, head=EXACT.name)
+    if not target.automatic:
+        return target
+    if purpose == "steps" and target.normalizer == EXACT.name:
+        return target._replace(automatic=False, head=EXACT.name)
     unasked = ResolvedTarget(True, None, "", (), APPROXIMATE.name)
-    if purpose == "best" and request == unasked and not auto.target:
+    if purpose == "best" and target == unasked and not auto.target:
         head, knobs = auto.stepping(rows, None, None)
-        return request._replace(automatic=False, head=head, knobs=knobs)
-    if purpose == "steps" and not request.normalizer:
+        return target._replace(automatic=False, head=head, knobs=knobs)
+    if purpose == "steps" and not target.normalizer:
         head, knobs = PROOF
-        if request.width == inf:  # estimates prove no interval
-            head, knobs = auto.stepping(rows, request.precision, request.max_error)
+        if target.width == inf:  # estimates prove no interval
+            head, knobs = auto.stepping(rows, target.precision, target.max_error)
         normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
-        return ResolvedTarget(False, None, head, knobs, normalizer, request.width)
-    if purpose == "draws" and request.precision is None:
-        head, knobs = auto.drawing(rows, request.max_error)
-        return request._replace(automatic=False, head=head, knobs=knobs)
-    return request
+        return ResolvedTarget(False, None, head, knobs, normalizer, target.width)
+    if purpose == "draws" and target.precision is None:
+        head, knobs = auto.drawing(rows, target.max_error)
+        return target._replace(automatic=False, head=head, knobs=knobs)
+    return target
 
 
 def answers_on(index: Index) -> str:

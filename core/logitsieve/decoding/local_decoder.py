@@ -18,7 +18,7 @@ from logitsieve.api.keywords import (
     resolved_target,
 )
 from logitsieve.api.results import ArrayLike, Float32
-from logitsieve.decoding.auto import Auto, measured_elsewhere, over_all, read_auto
+from logitsieve.decoding.auto import Auto, fitted_to, measured_elsewhere, read_auto
 from logitsieve.decoding.engine import LocalEngine
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.heads._base.kernel_head import Head
@@ -71,12 +71,12 @@ class LocalDecoder(Decoder):
             return self._chosen(auto.batch(rows), 0, DEFAULT_TARGET)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        request = resolved_target(target)
-        if purpose and request.automatic:
-            request = over_all(request, purpose, auto, rows)
-        if not request.automatic:
-            return self.engine(request.head, request.knobs, request.normalizer, request.width)
-        return self._chosen(auto.batch(rows), auto.k_class(k, request.precision), request)
+        asked = resolved_target(target)
+        if purpose and asked.automatic:
+            asked = fitted_to(asked, purpose, auto, rows)
+        if not asked.automatic:
+            return self.engine(asked.head, asked.knobs, asked.normalizer, asked.width)
+        return self._chosen(auto.batch(rows), auto.k_class(k, asked.precision), asked)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need."""
@@ -116,9 +116,9 @@ class LocalDecoder(Decoder):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _choose(self, batch: int, k: int, request: ResolvedTarget) -> LocalEngine:
-        setting = self.auto.choose(batch, k, request.precision, request.max_error)
-        return self.engine(*setting, request.normalizer, request.width)
+    def _choose(self, batch: int, k: int, target: ResolvedTarget) -> LocalEngine:
+        setting = self.auto.choose(batch, k, target.precision, target.max_error)
+        return self.engine(*setting, target.normalizer, target.width)
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf

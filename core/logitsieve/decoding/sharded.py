@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -163,21 +163,11 @@ class ShardedEngine:
 
     def answer(self, request: Request[R]) -> R:
         """Answer a request; InvalidRequest names the field at fault. ShardUnavailable."""
-        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
-        found: Any
-        match request:
-            case TopKRequest():
-                found = self._topk(started, hidden, request)
-            case ScoreRequest():
-                found = self._score(started, hidden, request)
-            case SampleRequest():
-                found = self._sample(started, hidden, request)
-            case BeamStepRequest():
-                found = self._beam_step(started, hidden, request)
-        reply: R = found
+        reply: R = self._answers[type(request)](self, request)
         return reply
 
-    def _topk(self, started: int, hidden: Float32, request: TopKRequest) -> TopKReply:
+    def _topk(self, request: TopKRequest) -> TopKReply:
+        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         k, constraints = checked_k(request.k, self._decoder.vocab_size), request.constraints
         question = partial(Part.best, hidden=hidden, k=k, target=self._target)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
@@ -185,8 +175,9 @@ class ShardedEngine:
         answer = self._origin(started, best, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
-    def _score(self, started: int, hidden: Float32, request: ScoreRequest) -> ScoreReply:
+    def _score(self, request: ScoreRequest) -> ScoreReply:
         """Return logit - log Z of the targets; never `exact`, as logits come rounded."""
+        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         targets, constraints = request.targets, request.constraints
         rows, count = targets.shape
         check_ids(targets, self._decoder.vocab_size, "targets")
@@ -198,8 +189,9 @@ class ShardedEngine:
         source = {"scanned": np.full(rows, count, np.int32)}
         return ScoreReply(log_probs, self._origin(started, found, log_z.rounded(), **source))
 
-    def _sample(self, started: int, hidden: Float32, request: SampleRequest) -> SampleReply:
+    def _sample(self, request: SampleRequest) -> SampleReply:
         """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
+        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
@@ -222,7 +214,8 @@ class ShardedEngine:
         found = proven_where(sure, found)
         return SampleReply(ids, log_probs, self._origin(started, found, log_z.rounded(), **source))
 
-    def _beam_step(self, started: int, hidden: Float32, request: BeamStepRequest) -> BeamStepReply:
+    def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
+        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         beams, constraints = request.beams, request.constraints
         check_finite(hidden)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
@@ -243,6 +236,13 @@ class ShardedEngine:
         step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
         source = {**step.provenance._asdict(), "normalizer": self._closely["normalizer"]}
         return BeamStepReply(*step[:5], self._origin(started, best, step.log_z, **source))
+
+    _answers: ClassVar[Mapping[type[Request[Any]], Callable[..., Any]]] = {
+        TopKRequest: _topk,
+        ScoreRequest: _score,
+        SampleRequest: _sample,
+        BeamStepRequest: _beam_step,
+    }
 
     def _origin(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
         value, low, high, error = log_z

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from logitsieve.api.results import TopKReply
-from logitsieve.decoding.auto import over_all
+from logitsieve.decoding.auto import fitted_to
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import SHED, TOLD, Call, Metrics
 from logitsieve.server.models.repository import Repository
@@ -60,7 +60,7 @@ class DecoderService:
             del request, target  # their bytes have been copied
             expect(call.size + prepared.reply_bytes)
             decoder = served.decoder
-            asked = over_all(asked, prepared.purpose, decoder.auto, prepared.rows)
+            asked = fitted_to(asked, prepared.purpose, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
                 chosen.engine,
