@@ -40,6 +40,11 @@ unexport PYTHONDONTWRITEBYTECODE
 	$(INSTALL) '.[eval]'
 	@touch $@
 
+# hnswlib, which is compiled for a minute; no other target needs it.
+.venv/bench: pyproject.toml constraints.txt | .venv/dev
+	$(INSTALL) '.[bench]'
+	@touch $@
+
 .venv/docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(INSTALL) '.[docs]'
 	@touch $@
@@ -96,7 +101,7 @@ test: check           ## everything but the exhaustive sweeps
 	$(PYTEST) -m 'not ray and not cpp and not evaluation and not exhaustive'
 	$(MAKE) test-avx2
 
-test-all: check       ## everything
+test-all: check .venv/bench  ## everything
 	$(PYTEST)
 	$(MAKE) test-avx2
 
@@ -119,7 +124,7 @@ proofs: .venv/dev     ## every rounding constant as a theorem, by Gappa (apt-get
 bench: .venv/dev      ## timings against the exact softmax of numpy, torch and faiss
 	$(BIN)/python -m benchmarks.screen --out benchmarks/results/$(OUT).json.gz
 
-race: .venv/dev       ## every method on one dataset: make race DATA=demo (benchmarks/README.md lists them)
+race: .venv/bench     ## every method on one dataset: make race DATA=demo (benchmarks/README.md lists them)
 	$(BIN)/python -m benchmarks.race $(DATA)
 
 tables: .venv/dev     ## every table of README.md and docs/ from benchmarks/results

@@ -11,7 +11,7 @@ LIMITS = {
     "lines of core/": 18_753,
     "lines of tests/": 42_320,
     "lines of tools/": 4_246,
-    "lines of benchmarks/": 8_631,
+    "lines of benchmarks/": 8_621,
 }
 LONGEST = 70  # lines of a function of the source
 

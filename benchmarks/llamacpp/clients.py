@@ -11,7 +11,7 @@ import json
 import os
 import statistics
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
@@ -138,19 +138,11 @@ def ask(address: str, prompt: str) -> tuple[str, int]:
 
 def first(gguf: Path, engine: str) -> dict[str, float]:
     """Seconds until the first token and until the index answers; tokens a second by each."""
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=first_tokens, args=(gguf, engine, monotonic(), theirs))
-    process.start()
-    theirs.close()
-    try:
-        found: dict[str, float] = ours.recv()
-    finally:
-        process.join()
-    return found
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(first_tokens, gguf, engine, monotonic()).result()
 
 
-def first_tokens(gguf: Path, engine: str, began: float, results: Any) -> None:
+def first_tokens(gguf: Path, engine: str, began: float) -> dict[str, float]:
     """Generate text after text as `generate` does, until the new index has written two of them."""
     threads = idle_cores()
     with TemporaryDirectory() as folder, open_context(gguf, engine, threads=threads) as context:
@@ -168,14 +160,12 @@ def first_tokens(gguf: Path, engine: str, began: float, results: Any) -> None:
                 for _ in generation:
                     (after if handover.decoder else own).append(monotonic() - began)
                     handover.follow(generation.counts)
-    results.send(
-        {
-            "first_s": own[0],
-            "ready_s": after[0],
-            "before": (len(own) - 1) / (own[-1] - own[0]),
-            "after": (len(after) - 1) / (after[-1] - after[0]),
-        }
-    )
+    return {
+        "first_s": own[0],
+        "ready_s": after[0],
+        "before": (len(own) - 1) / (own[-1] - own[0]),
+        "after": (len(after) - 1) / (after[-1] - after[0]),
+    }
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from logitsieve.server import ServeConfig
-from logitsieve.server.rpc.ports import PINGS_MS, ages
+from logitsieve.server.rpc import ports
 from tests.server.conftest import Serve
 from tests.server.messages import Code, RawStream, assert_alive
 from tests.server.running import WAIT_S, Running
@@ -25,9 +25,9 @@ READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
 
 
 def test_an_old_connection_is_ended_if_asked_and_calls_make_another(serve: Serve) -> None:
-    assert ages(ServeConfig()) == []
+    assert ports.ages(ServeConfig()) == []
     config = ServeConfig(connection_age_s=0.0001, connection_grace_s=0)
-    assert [value for _, value in ages(config)] == [1, 0]
+    assert [value for _, value in ports.ages(config)] == [1, 0]
     with serve(connection_age_s=0.1) as run:
         states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
         run.channel.subscribe(states.put, try_to_connect=True)
@@ -56,18 +56,16 @@ def test_no_message_is_inflated(server: Running, method: str) -> None:
     assert caught.value.code() is Code.UNIMPLEMENTED
 
 
-@pytest.mark.system
-def test_an_idle_connection_may_be_pinged(server: Running) -> None:
+def test_an_idle_connection_may_be_pinged(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """As often as clients behind a NAT or a balancer do; gRPC's default ends it at the fourth."""
-    host, _, port = server.address.rpartition(":")
+    monkeypatch.setattr(ports, "PINGS_MS", ports.PINGS_MS // 16)
     settings, ping, goaway = 4, 6, 7
-    with socket.create_connection((host, int(port))) as connection:
-        connection.settimeout(1.1e-3 * PINGS_MS)
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, b""))
+    with serve() as run, socket.create_connection(("127.0.0.1", run.server.port), 0.6) as peer:
+        peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, b""))
         kinds: list[int] = []
         for _ in range(5):
-            connection.sendall(frame(ping, bytes(8)))
-            kinds += frames_until_silent(connection)
+            peer.sendall(frame(ping, bytes(8)))
+            kinds += frames_until_silent(peer)
     assert kinds.count(ping) >= 5
     assert goaway not in kinds
 
