@@ -8,8 +8,10 @@ import pytest
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.keywords import MAX_ERROR
+from logitsieve.api.requests import Sampling
 from logitsieve.decoding import LocalDecoder, sampler
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.decoding.normalizers import Query
+from logitsieve.heads.exact import DrawOptions, ExactHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import open_index
 from logitsieve.index.manifest import HeadEntry
@@ -191,3 +193,32 @@ def test_rows_above_a_floor_are_complete(graded: LocalDecoder, k: int) -> None:
             wanted = LOGITS.max(axis=1) + np.log(options.min_p) / options.scale
             np.testing.assert_allclose(floors, wanted, atol=1e-5)
     assert (head.needed(HIDDEN, k, DrawOptions(0, seeds), summed=False)[1] == -np.inf).all()
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("many", [16, 512])
+@pytest.mark.parametrize("options", [*NUCLEI, {"top_p": 0.5}, {"top_p": 0.9, "min_p": 0.001}])
+def test_a_rough_interval_decides_draws_that_the_best_ids_leave_open(
+    graded: LocalDecoder, options: dict[str, Any], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From narrow nuclei to those beyond the best ids: the draws of a full sort of all logits."""
+    decided: list[int] = []
+
+    def counted(query: Query, how: Sampling) -> sampler.Draws:
+        found = by_interval(query, how)
+        decided.append(len(found.ids))
+        return found
+
+    by_interval = sampler._by_interval
+    monkeypatch.setattr(sampler, "_by_interval", counted)
+    monkeypatch.setattr(sampler, "MANY", many)
+    scales = (0.02, 0.1, 0.3, 0.6, 1.0)
+    hidden = np.concatenate([make_hidden(40, 192, scale=each) for each in scales])
+    seeds = np.arange(200, dtype=np.uint64)
+    drawn = DrawOptions(1, seeds, 0, 1 / options.get("temperature", 1.0), None, options["top_p"])
+    wanted = ExactHead(SOFTMAX).draw(hidden, drawn._replace(min_p=options.get("min_p", 0.0))).ids
+    for head in ("exact", "sketch"):
+        found = graded.sample(hidden, seeds=seeds, head=head, log_probs=False, **options).ids
+        np.testing.assert_array_equal(found, wanted)
+    assert len(decided) == 2
+    assert min(decided) > 5

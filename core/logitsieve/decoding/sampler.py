@@ -36,6 +36,7 @@ from logitsieve.decoding.normalizers import (
 )
 from logitsieve.heads._base.edits import no_edits
 from logitsieve.heads._base.head import refuse_first
+from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import (
@@ -154,9 +155,7 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
     best, wanted, log_z = _best_with_log_z(query, MANY)
     lists, lengths = _left(best, wanted, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
-    log_z = log_z._replace(fields=log_z.fields[rest])
-    again = partial(_within, best=best.rows(rest), log_z=log_z, sure=-1 - lengths[rest])
-    return _redrawn(query, how, draws, rest, again)
+    return _far_redrawn(query, how, draws, best, log_z, -1 - lengths, rest)
 
 
 def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64) -> Draws:
@@ -197,8 +196,40 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     if not _filtered(how):
         return draws
     open_ = (draws.ids == OPEN).any(axis=1)
-    draws = _redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
+    again = _by_interval if query.edits is None else _from_nucleus
+    draws = _redrawn(query, how, draws, np.flatnonzero(open_), again)
     return _unscored(draws.ids, draws.provenance)
+
+
+def _by_interval(query: Query, how: Sampling) -> Draws:
+    """Draw from the ids that may be in the nucleus; again if the winner may be outside.
+
+    A rough log Z suffices: the winner among more ids, if it is in the nucleus, wins there, too.
+    """
+    if _products(query) < LEAST_PRODUCTS:
+        return _from_all(query, how)
+    exact, k = cast(ExactHead, EXACT.source(query.index)), min(MANY, query.index.vocab_size)
+    rough = exact.rough_log_z(query.hidden, k, query.scale)
+    best, log_z = found_by(exact, rough, query.scale, False)
+    wanted, highest = _lengths(best), log_z.fields.copy()
+    highest[:, LOW] = highest[:, HIGH]
+    _, lengths = _left(best, wanted, log_z, how)
+    lists, most = _left(best, wanted, log_z._replace(fields=highest), how)
+    sure, draws = np.maximum(lengths, -1 - lengths), _from_lists(query, how, lists, True)
+    places = (best.ids[:, None] == draws.ids[:, :, None]).argmax(axis=2)
+    open_ = (places >= sure[:, None]).any(axis=1) & (most >= 0)
+    draws = _redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
+    return _far_redrawn(query, how, draws, best, log_z, sure, np.flatnonzero(most < 0))
+
+
+def _far_redrawn(
+    query: Query, how: Sampling, draws: Draws, best: BestLogits, log_z: LogZ, sure: Int64,
+    far: Int64,
+) -> Draws:  # fmt: skip
+    """Draw again for the rows `far` whose nuclei may go beyond the best ids."""
+    log_z = log_z._replace(fields=log_z.fields[far])
+    again = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far])
+    return _redrawn(query, how, draws, far, again)
 
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
@@ -222,10 +253,11 @@ def _needed(
     query: Query, how: Sampling, *, summed: bool = False
 ) -> tuple[BestLogits, Float64, LogZ | None]:
     """Return the best ids of each row as far as draws from all need them, as `_found` does."""
-    noisy = how.samples <= FEW_SAMPLES and how.top_p == 1.0 and _selects(query, FEW_BEST)
+    noisy = how.samples <= FEW_SAMPLES and _selects(query, BEST)
     if summed or not noisy:  # an estimate of log Z needs its largest terms, whatever the noise
         how = how._replace(samples=0)
-    return _found(query, how, FEW_BEST if noisy else BEST, summed=summed)
+    few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
+    return _found(query, how, FEW_BEST if few else BEST, summed=summed)
 
 
 def _found(

@@ -53,7 +53,7 @@ class GpuExact(AllRows, ExactHead):
         return self.log_z(hidden, scale, edits)
 
     def _pass(
-        self, hidden: Float32, k: int, scale: float, edits: Edits
+        self, hidden: Float32, k: int, scale: float, edits: Edits, coded: bool = False
     ) -> tuple[Int32, Float64, Float64]:
         with self.uploaded(hidden) as rows:
             found, log_z = self.find_all(rows, k, True), self._log_z(rows, scale)

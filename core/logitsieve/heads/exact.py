@@ -11,7 +11,7 @@ import numpy as np
 from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
 from logitsieve.heads._base.edits import Edits, no_edits
 from logitsieve.heads._base.head import ready_request, refuse_first
-from logitsieve.heads._base.kernel_head import Head
+from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.gumbel import gumbel_sample
 from logitsieve.kernels.sampling.log_z import dense_log_z
@@ -62,6 +62,10 @@ class ExactHead(Head):
         ids = np.tile(np.arange(vocab_size, dtype=np.int32), rows)
         logits = self._softmax.logits(hidden, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
+
+    def rough_log_z(self, hidden: Float32, k: int, scale: float) -> BestWithLogZ:
+        """Return `best_with_log_z` with a wider interval, in half the time if W has codes."""
+        return self._best_by_pass(hidden, k, scale, coded=True)
 
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
         """Return [B, 4] log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH."""

@@ -10,6 +10,7 @@ from logitsieve.heads._base.edits import Edits
 from tests.kernels.sampling.test_log_z import EVERY_KIND, made, over, true_rest
 from tests.oracle import best, logits64
 from tests.refusals import refused
+from tests.stored import as_floats, stored_softmax
 from tests.synthetic import make_hidden, make_softmax
 
 
@@ -110,3 +111,22 @@ def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
             np.testing.assert_array_equal(
                 head.quick_log_z(hidden[row : row + 1].copy(), scale, alone)[0], found[row]
             )
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.25])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16", "F32"])
+def test_products_of_codes_prove_a_wider_interval(kind: str, scale: float) -> None:
+    softmax, hidden = stored_softmax(kind, 3000), make_hidden(7, 256, scale=0.3)
+    head, floats = ExactHead(softmax), as_floats(softmax)
+    logits = logits64(floats.weight, floats.bias, hidden)
+    wanted, spans = scale * logits.max(axis=1) + true_rest(logits, scale), []
+    for ask in (head.best_with_log_z, head.rough_log_z):
+        ids, values, log_z, *_ = ask(hidden, 5, scale)
+        np.testing.assert_array_equal(ids, best(logits, 5))
+        np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
+        _, value, low, high = log_z.T
+        assert ((low <= wanted) & (wanted <= high)).all()
+        assert ((low <= value) & (value <= high)).all()
+        spans.append(high - low)
+    assert (spans[1] < 0.3).all()
+    assert (spans[1] > spans[0]).all() == kind.startswith("Q")  # of codes alone

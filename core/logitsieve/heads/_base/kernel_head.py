@@ -268,17 +268,22 @@ class Head(ABC):
 
         By one pass over W, with proven bounds, unless the head `estimates_at` that scale and k.
         """
+        return self._best_by_pass(hidden, k, scale)
+
+    def _best_by_pass(
+        self, hidden: Float32, k: int, scale: float, *, coded: bool = False
+    ) -> BestWithLogZ:
         rows = len(hidden)
-        ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows))
+        ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows), coded)
         scanned = np.full(rows, self._vocab_size, INT32)
         return BestWithLogZ(
             ids, logits, log_z, _zeros(rows), np.ones(rows, BOOL), scanned, _zeros(rows, BOOL)
         )
 
     def _pass(
-        self, hidden: Float32, k: int, scale: float, edits: Edits
+        self, hidden: Float32, k: int, scale: float, edits: Edits, coded: bool = False
     ) -> tuple[Int32, Float64, Float64]:
-        asked, made = (scale, *edits.arrays), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
+        asked, made = (scale, coded, *edits.arrays), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
         refused, every = self._spread(quick_log_z.entry(), hidden, k, asked, *made)
         refuse_first(refused)
         found, values, log_z = every

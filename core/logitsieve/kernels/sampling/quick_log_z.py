@@ -43,7 +43,7 @@ MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH, NEXT = range(9)
 STATE = 9
 NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
 PLAIN = 1024.0  # if |log of the sum| is larger, every chunk is searched for heavy rows
-LOOSE = 2.0**-5  # nats: with more slack, all rows use dot64
+LOOSE, LOOSE_CODED = 2.0**-5, 0.5  # nats: with more slack, all rows use dot64
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
 ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, of the scale, and of the largest one
 # Of a float64 sum: the error of exponentials, and of each row's addition and rescaling.
@@ -53,16 +53,17 @@ LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| 
 
 
 @kernel(
-    "(int64, float32[:,::1], float64, int64[::1], int32[::1], float64[::1], int32[:,::1],"
+    "(int64, float32[:,::1], float64, boolean, int64[::1], int32[::1], float64[::1], int32[:,::1],"
     " float64[:,::1], float64[:,::1], int64, int64)"
 )
 def quick_log_z(
-    address, hidden, scale, offsets, edited, values, ids, logits, log_z, start, stop
+    address, hidden, scale, coded, offsets, edited, values, ids, logits, log_z, start, stop
 ):  # fmt: skip
     """Fill log_z [B, 4]: a TOP of 0, an estimate of log of the sum of all e^{scale x}, and bounds.
 
     In it `values` [E] replace the logits of `edited` ids. The K best ids and their exact logits,
     not edited, go to `ids` and `logits` [B, K]; K may be 0. All are of one share of W.
+    If `coded`, light rows of codes are multiplied as such, in half the time, for a wider interval.
     """
     descriptor = int64_pointer(address)
     begin, end = share_of_rows(descriptor)
@@ -82,16 +83,18 @@ def quick_log_z(
             break
         for q in range(count):
             state = shift(queries.states, QUERY_STATE * q)
-            state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
+            if not coded:
+                state[QUERY_SLACK] = slack_at(descriptor, 0, state[NORM])
             sum_, row = row_of(sums, q, STATE), first + q
-            _begin(sum_, scale * state[QUERY_SLACK])
+            _begin(sum_, scale * state[QUERY_SLACK], LOOSE_CODED if coded else LOOSE)
             sum_[NEXT] = offsets[row]
             for i in range(offsets[row], offsets[row + 1]):
                 if begin <= edited[i] < end:
                     _add_exact(sum_, scale * values[i])
                 sum_[NEXT] += edited[i] < begin
         ends, edits = shift(pointer(offsets), first + 1), pointer(edited)
-        matrix = by_values(matrix_at(descriptor, 0))
+        matrix = matrix_at(descriptor, 0)
+        matrix = matrix if coded else by_values(matrix)
         _scan(matrix, queries, scale, edits, ends, sums, chunk_logits, count, begin, end)
         for q in range(count):
             write64(queries, q, row_of(pointer(logits), first + q, limit))
@@ -102,10 +105,10 @@ def quick_log_z(
 
 
 @inline
-def _begin(sum_, slack):
+def _begin(sum_, slack, loose):
     sum_[MOST], sum_[HEAVY], sum_[LIGHT], sum_[ERROR] = -np.inf, 0.0, 0.0, 0.0
-    sum_[SLACK] = min(slack, LOOSE)  # above it no row is light
-    sum_[CLOSE] = NEAR + 2.0 * slack if slack < LOOSE else np.inf
+    sum_[SLACK] = min(slack, loose)  # above it no row is light
+    sum_[CLOSE] = NEAR + 2.0 * slack if slack < loose else np.inf
     sum_[FLOOR], sum_[GROWTH] = -np.inf, 0.0
 
 
