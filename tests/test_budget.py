@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 324,
-    "lines of source": 45_038,
-    "lines of core/": 18_797,
-    "lines of tests/": 42_371,
+    "lines of source": 45_060,
+    "lines of core/": 18_815,
+    "lines of tests/": 42_378,
     "lines of tools/": 4_246,
     "lines of benchmarks/": 8_621,
 }

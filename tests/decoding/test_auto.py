@@ -108,6 +108,10 @@ def test_a_sketch_that_rules_out_few_rows_is_slower_than_all() -> None:
     assert auto([EXACT, USUAL, PROOF]).drawing(1, 1e-3) == ("sketch", (("max_error", 1e-3),))
     mixed = auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})])
     assert [mixed.drawing(rows, 0.1)[0] for rows in (1, 2)] == ["exact", "sketch"]
+    drawn = replace(USUAL, draw_us={1: 130.0, 8: 90.0})  # of many best ids
+    draws = auto([replace(EXACT, draw_us={1: 101.0, 8: 101.0}), drawn])
+    assert choose(draws, 1, 1, None) is drawn
+    assert [draws.drawing(rows, None)[0] for rows in (1, 8)] == ["exact", "sketch"]
     graded = auto([EXACT, slow, USUAL])  # slow with proofs
     assert [graded.drawing(1, most)[0] for most in (0.0, None)] == ["exact", "sketch"]
 

@@ -80,6 +80,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "points[1].us_per_row: got 10": put("points", 1, "us_per_row", to=1e15),
     "points[1].candidates: got -10": put("points", 1, "candidates", to=-1e15),
     "points[0].rows: got 0": put("points", 0, "rows", to=0),
+    "points[1].draw_us: got 0": put("points", 1, "draw_us", to=0),
     "points[1].us_per_row: got nan": put("points", 1, "us_per_row", to=math.nan),
     "points[1].us_per_row: got 0": put("points", 1, "us_per_row", to=0),
     "points[1].candidates: got 10000": put("points", 1, "candidates", to=10**400),

@@ -54,4 +54,5 @@ def judged(index: Index) -> list[Any]:
     for point in points:
         for measured in (point, point.get("steps", {})):
             measured.pop("us_per_row", None)
+        point.pop("draw_us", None)
     return points

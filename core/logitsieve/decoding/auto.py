@@ -58,7 +58,10 @@ class Auto:
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
         # The fastest first; of equals the proven one.
         self._fastest = {
-            batch: sorted(points, key=lambda point: (self._counted(point, batch), not point.proven))
+            batch: sorted(
+                points,
+                key=lambda each: (self._counted(each, batch, each.us_at(batch)), not each.proven),
+            )
             for batch in batches
         }
         self._batch_of = tuple(nearest(batches, rows) for rows in range(batches[-1] + 1))
@@ -162,17 +165,23 @@ class Auto:
             )
         return taken
 
-    def _counted(self, point: OperatingPoint, batch: int) -> float:
+    def _counted(self, point: OperatingPoint, batch: int, us: float) -> float:
         """Return the time that decides."""
         few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
-        return point.us_at(batch) / (MARGIN if few else 1)
+        return us / (MARGIN if few else 1)
 
     def drawing(self, rows: int, max_error: float | None) -> Setting:
         """Return the head of draws over all ids: `exact`, or `sketch` unless measured slower."""
         most = MAX_ERROR if max_error is None else max_error
-        points = self._fastest[self.batch(rows)]
-        able = (each.head for each in points if each.head in DRAWING and each.max_error <= most)
-        return _at(next(able, self._proving), most)
+        able = [each for each in self.points if each.head in DRAWING and each.max_error <= most]
+        if not able:
+            return _at(self._proving, most)
+        batch = self.batch(rows)
+        times = {each.head: inf for each in able}
+        for each in able:
+            us = self._counted(each, batch, each.draw_us_at(batch))
+            times[each.head] = min(times[each.head], us)
+        return _at(min(sorted(times), key=times.__getitem__), most)
 
 
 def _at(head: str, max_error: float) -> Setting:

@@ -35,6 +35,7 @@ class OperatingPoint:
     candidates: Mapping[int, float]  # B -> rows of W computed a row, of the same B
     step_low: float = 0.0  # the lower 95 % bound of right pairs in beam steps; 0: not measured
     step_us: Mapping[int, float] = field(default_factory=dict)  # B -> microseconds a row of a step
+    draw_us: Mapping[int, float] = field(default_factory=dict)  # B -> of the best ids of a draw
 
     @property
     def proven(self) -> bool:
@@ -48,6 +49,10 @@ class OperatingPoint:
 
     def step_us_at(self, rows: int) -> float:
         return self.step_us[nearest(sorted(self.step_us), rows)]
+
+    def draw_us_at(self, rows: int) -> float:
+        times = self.draw_us or self.us_per_row
+        return times[nearest(sorted(times), rows)]
 
     def meets(self, precision: float, k: int) -> bool:
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
@@ -82,6 +87,7 @@ def _point(entries: Sequence[Mapping[str, Any]]) -> OperatingPoint:
         candidates={entry["rows"]: entry["candidates"] for entry in entries},
         step_low=one.get("steps", {}).get("low", 0.0),
         step_us={e["rows"]: e["steps"]["us_per_row"] for e in entries if "steps" in e},
+        draw_us={e["rows"]: e["draw_us"] for e in entries if "draw_us" in e},
     )
 
 
@@ -109,7 +115,7 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return the points that no other matches or beats in all times and precisions.
 
-    Times and precisions of beam steps are compared, too.
+    Times of draws, and times and precisions of beam steps, are compared, too.
     """
     best: list[OperatingPoint] = []
     for point in points:
@@ -128,6 +134,7 @@ def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
         _as_fast(one.us_per_row, other.us_per_row)
         and all(one.proven or one.low.get(k, 0.0) >= low for k, low in other.low.items())
         and _as_fast(one.step_us, other.step_us)
+        and _as_fast(one.draw_us, other.draw_us)
         and one.step_low >= other.step_low
     )
 

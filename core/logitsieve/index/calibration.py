@@ -27,6 +27,8 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
     for number, point in enumerate(points):
         if "steps" in point:  # of heads that estimate log Z, and of `exact`
             read(_STEPS, f"calibration.points[{number}].steps", point["steps"])
+        if "draw_us" in point:  # of heads that draw from all ids
+            read(_POSITIVE, f"calibration.points[{number}].draw_us", point["draw_us"])
     if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'exact' at 1 row a call is missing")
 

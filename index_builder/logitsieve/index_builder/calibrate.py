@@ -4,12 +4,14 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any
 
 from logitsieve.api.results import Float32
+from logitsieve.decoding.auto import DRAWING
+from logitsieve.decoding.sampler import BEST
 from logitsieve.evaluation import Judge, cpu_name, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import Each, in_turn
@@ -57,12 +59,13 @@ class Bench:
         self._exact: Head = exact
         self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size), each)
         self._hidden = heldout.sample(TIMED_ROWS)
-        self._k = min(TIMED_K, vocab_size)
         self._heldout, self._vocab_size = heldout, vocab_size
 
     def times(self, head: Head) -> Times:
-        timed = partial(us_per_row, head, self._hidden, self._k, limit_ns=BATCH_NS)
-        return {batch: timed(batch) for batch in BATCHES}
+        return {batch: self._timed(head, TIMED_K, batch) for batch in BATCHES}
+
+    def _timed(self, head: Head, k: int, batch: int) -> float:
+        return us_per_row(head, self._hidden, min(k, self._vocab_size), batch, limit_ns=BATCH_NS)
 
     def entries(self, head: Head, times: Times) -> list[Entry]:
         judged = self._judge.evaluate(head)
@@ -74,7 +77,7 @@ class Bench:
             "mass_kept": judged.mass_kept,
             "max_error": head.max_error,
         }
-        read = judged.scanned[timed]
+        read, draws = judged.scanned[timed], head.name in DRAWING
         steps = None
         if head.name == "exact" or head.estimates_log_z:
             steps = self._steps.judge(head)
@@ -85,6 +88,7 @@ class Bench:
                 "us_per_row": us,
                 "candidates": read,
                 **({"steps": self._step(head, steps, batch)} if steps else {}),
+                **({"draw_us": self._timed(head, BEST, batch)} if draws else {}),
             }
             for batch, us in times.items()
         ]
