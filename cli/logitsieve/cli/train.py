@@ -58,7 +58,7 @@ class ToServing:
 
     def __post_init__(self) -> None:
         if self.capture is not None:
-            require("builder", "faiss")
+            require("builder", "threadpoolctl")
         if self.build is not None:
             from logitsieve.index import new_path
 
