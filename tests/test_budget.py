@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 324,
-    "lines of source": 45_060,
+    "lines of source": 45_050,
     "lines of core/": 18_815,
     "lines of tests/": 42_378,
     "lines of tools/": 4_246,

@@ -2,29 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
+from logitsieve.api import checks
 from logitsieve.api.errors import InvalidRequest
 
 Checker = Callable[[str, Any], Any]
 
 
 def number(low: float, high: float) -> Checker:
-    def checked(field: str, value: Any) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:
-            raise InvalidRequest(field, f"{value!a:.80}", f"a number, {low:g} to {high:g}")
-        return float(value)
-
-    return checked
+    return partial(checks.number, low=low, high=high)
 
 
 def integer(low: int, high: int) -> Checker:
+    """Accept a whole number, also in the form of a float, as some clients send it."""
+
     def checked(field: str, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if type(value) is not int or not low <= value <= high:
-            raise InvalidRequest(field, f"{value!a:.80}", f"a whole number, {low} to {high}")
-        return value
+        return checks.whole(field, value, low, high)
 
     return checked
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target
+from logitsieve.api.requests import MOST_STEPS
 from logitsieve.api.results import Answer, Float32, Int32
 from logitsieve.console.questions import (
     LONGEST,
@@ -76,9 +78,7 @@ def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: Serv
 def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
     """Draw from a context [1, D]; frequent words come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
-    seed = question.get("seed", 0)
-    if type(seed) is not int or not 0 <= seed < 1 << 64:
-        raise InvalidRequest("seed", f"{seed!r:.80}", "a whole number, 0 to 2^64 - 1")
+    seed = whole("seed", question.get("seed", 0), 0, MOST_STEPS - 1)
     top_k = question.get("top_k", 0)
     reply = decoder.sample(
         hidden,

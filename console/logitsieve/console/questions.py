@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.keywords import Target
@@ -75,10 +76,7 @@ def read_target(question: Question) -> Target:
 
 
 def read_whole(question: Question, field: str, default: int, most: int) -> int:
-    value = question.get(field, default)
-    if type(value) is not int or not 1 <= value <= most:
-        raise InvalidRequest(field, f"{value!r:.80}", f"a whole number, 1 to {most}")
-    return value
+    return whole(field, question.get(field, default), 1, most)
 
 
 def read_number(question: Question, field: str, default: float) -> float:

@@ -21,7 +21,7 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
             raise TypeError
         whole_number = index(value)
     except TypeError as error:
-        got = f"{value!r:.80}"
+        got = f"{value!a:.80}"
         raise InvalidRequest(field, got, f"a whole number, {low} to {high}") from error
     if not low <= whole_number <= high:
         raise InvalidRequest(field, f"{whole_number!s:.80}", f"a whole number, {low} to {high}")
@@ -34,14 +34,14 @@ def number(field: str, value: Any, low: float, high: float) -> float:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        raise InvalidRequest(field, f"{value!r:.80}", f"a number, {low:g} to {high:.16g}")
+        raise InvalidRequest(field, f"{value!a:.80}", f"a number, {low:g} to {high:.16g}")
     return float(value)
 
 
 def flag(field: str, value: Any) -> bool:
     """Return `value` as a bool, which it must be."""
     if not isinstance(value, bool | np.bool_):
-        raise InvalidRequest(field, f"{value!r:.80}", "True or False")
+        raise InvalidRequest(field, f"{value!a:.80}", "True or False")
     return bool(value)
 
 

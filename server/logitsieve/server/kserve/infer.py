@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from tritonclient.grpc import service_pb2 as kserve
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.server.rpc.decoder_service import Write
@@ -121,13 +122,13 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
             hidden=hidden,
             samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
             seeds=inputs.get("seeds"),
-            step=_within("parameters.step", parameters.get("step", 0), MOST**2),
+            step=whole("parameters.step", parameters.get("step", 0), 0, MOST**2 - 1),
             temperature=parameters.get("temperature", 1.0),
-            top_k=_within("parameters.top_k", parameters.get("top_k", 0), MOST),
+            top_k=whole("parameters.top_k", parameters.get("top_k", 0), 0, MOST - 1),
             top_p=parameters.get("top_p", 1.0),
             min_p=parameters.get("min_p", 0.0),
         )
-    timeout_us = _within("parameters.timeout", parameters.get("timeout", 0), MOST**2)
+    timeout_us = whole("parameters.timeout", parameters.get("timeout", 0), 0, MOST**2 - 1)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
     if kind == TOP_K.method and not (target.normalizer or target.log_z_width):
         outputs.remove("log_z")
@@ -200,7 +201,7 @@ def _tensor(tensor: Any, kind: TensorKind, raw: bytes | None, max_rows: int) -> 
         raise InvalidRequest(f"{field}.datatype", repr(tensor.datatype[:100]), allowed)
     if len(tensor.shape) != len(kind.shape):
         raise InvalidRequest(f"{field}.shape", f"{len(tensor.shape)} dimensions", f"[{kind.shape}]")
-    rows, cols = (_within(f"{field}.shape", size, MOST) for size in (*tensor.shape, 1)[:2])
+    rows, cols = (whole(f"{field}.shape", size, 0, MOST - 1) for size in (*tensor.shape, 1)[:2])
     if rows > max_rows:
         raise InvalidRequest(field, f"{rows} rows", f"1..{max_rows} rows")
     dtype, typed = DATATYPES[tensor.datatype]
@@ -252,10 +253,4 @@ def _scalar(inputs: dict[str, pb.Tensor], name: str) -> int:
         raise InvalidRequest(f"{name}.shape", f"[{rows}]", "[1]")
     if len(data) != 4:
         raise InvalidRequest(name, f"{len(data)} bytes", allowed)
-    return _within(name, int(np.frombuffer(data, "<i4")[0]), MOST)
-
-
-def _within(field: str, value: int, most: int) -> int:
-    if not 0 <= value < most:
-        raise InvalidRequest(field, value, f"0..{most - 1}")
-    return value
+    return whole(name, int(np.frombuffer(data, "<i4")[0]), 0, MOST - 1)
