@@ -15,6 +15,7 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.decoder_service import DecoderService
 from logitsieve.server.rpc.handlers import service
+from logitsieve.server.rpc.intake import Held, Intake
 from logitsieve.server.rpc.models_service import AdminService, ModelsService
 from logitsieve.server.rpc.status import MAX_TEXT
 from logitsieve.server.scheduling.executor import Executor
@@ -58,6 +59,8 @@ class Context:
         self._messages = iter(messages)
         self.written: list[bytes] = []
         self.code, self.trailer = Code.OK, b""
+        self.intake = Intake(1 << 40, 1 << 20)
+        self.held = Held(self.intake, 0, "", "")
 
     def time_remaining(self) -> float | None:
         return None

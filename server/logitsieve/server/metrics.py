@@ -70,6 +70,7 @@ class Call:
     request_id: str = ""  # the client's, or made if the call fails
     trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
     peer: str = ""  # its client's address, for the log
+    shrink: Callable[[int], object] = int  # tells its port how many bytes it counts for
     admitted_ns: int = 0
     model: str = UNKNOWN
     version: str = ""

@@ -12,7 +12,7 @@ import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from logitsieve.server import ServeConfig
-from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, OF_ADDRESS, Intake, expect, replying
+from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, OF_ADDRESS, Intake
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.conftest import Serve
@@ -40,8 +40,12 @@ class Silent(Context):
         return b"message"
 
 
+async def message(intake: Intake, context: Silent) -> bytes:
+    return (await intake.message(context))[0]
+
+
 def reading(intake: Intake, *contexts: Silent) -> list[asyncio.Task[bytes]]:
-    return [asyncio.create_task(intake.message(context)) for context in contexts]
+    return [asyncio.create_task(message(intake, context)) for context in contexts]
 
 
 async def turns(number: int = 5) -> None:
@@ -69,10 +73,10 @@ async def test_the_connection_with_fewest_is_next_and_a_call_counts_as_what_it_h
     async def call(name: str, peer: str) -> None:
         context = Silent(peer)
         context.sends.set()
-        await intake.message(context)
+        _, held = await intake.message(context)
         order.append(name)
         await read.wait()
-        expect(10)
+        held.shrink(10)
 
     asked_for = [("a1", OTHERS[0]), ("b1", OTHERS[1]), ("b2", OTHERS[1]), ("c1", OTHERS[2])]
     asked_for.append(("d1", OTHERS[3]))
@@ -118,9 +122,9 @@ async def test_a_call_counts_with_the_largest_reply_until_its_own_is_known() -> 
     async def call(reply: int, counted: int) -> None:
         context = Silent()
         context.sends.set()
-        await intake.message(context)
+        _, held = await intake.message(context)
         assert intake.bytes == 50
-        expect(10 + reply)
+        held.shrink(10 + reply)
         assert intake.bytes == counted
 
     for reply, counted in ((5, 15), (30, 40), (1000, 50)):
@@ -139,7 +143,7 @@ async def test_a_connection_and_an_address_leave_memory_to_others() -> None:
     assert (intake.bytes, intake.waiting) == (500, len(silent) - 5)
     other = Silent(OTHERS[1])
     other.sends.set()
-    assert await asyncio.wait_for(intake.message(other), WAIT_S) == b"message"
+    assert await asyncio.wait_for(message(intake, other), WAIT_S) == b"message"
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -174,7 +178,7 @@ async def test_slow_messages_leave_half_of_the_memory_while_others_wait() -> Non
     assert not any(call.done() for call in slow)  # as long as there is memory
     quick = Silent(OTHERS[4])
     quick.sends.set()
-    assert await asyncio.wait_for(intake.message(quick), WAIT_S) == b"message"
+    assert await asyncio.wait_for(message(intake, quick), WAIT_S) == b"message"
     ended = await asyncio.wait_for(asyncio.gather(*slow[2:], return_exceptions=True), WAIT_S)
     assert all(isinstance(error, Overloaded) for error in ended)
     assert not any(call.done() for call in slow[:2])
@@ -229,7 +233,7 @@ async def test_connections_that_bring_messages_are_read_beside_any_number_that_d
     for _ in range(10):
         context = Silent(proven)
         context.sends.set()
-        assert await asyncio.create_task(intake.message(context)) == b"message"
+        assert await asyncio.create_task(message(intake, context)) == b"message"
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -282,8 +286,8 @@ async def test_connections_that_do_not_take_replies_are_cut() -> None:
     async def call() -> None:
         context = Silent()
         context.sends.set()
-        await intake.message(context)
-        replying()
+        _, held = await intake.message(context)
+        held.replying()
         await asyncio.get_running_loop().create_future()
 
     calling = asyncio.create_task(call())

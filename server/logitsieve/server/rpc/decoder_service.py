@@ -16,7 +16,6 @@ from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.codec import to_resolved_target, to_response
 from logitsieve.server.rpc.handlers import unary
-from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
@@ -58,7 +57,7 @@ class DecoderService:
             call.admitted_ns = perf_counter_ns()
             asked = to_resolved_target(target, self.config.max_error)
             del request, target  # their bytes have been copied
-            expect(call.size + prepared.reply_bytes)
+            call.shrink(call.size + prepared.reply_bytes)
             decoder = served.decoder
             asked = fitted_to(asked, prepared.purpose, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)

@@ -9,7 +9,7 @@ import grpc
 from logitsieve.server.metrics import UNREAD, Call, Metrics
 from logitsieve.server.rpc.handlers import Context, failed
 from logitsieve.server.rpc.health import HEALTH
-from logitsieve.server.rpc.intake import INTAKE, Intake, replying
+from logitsieve.server.rpc.intake import Arrived, Intake
 from logitsieve.server.rpc.status import abort, guarded
 
 Answer = Callable[[bytes, Context], Awaitable[Any]]
@@ -58,14 +58,14 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
         @guarded
         async def read_and_answer(messages: object, context: Context) -> Any:
             try:
-                message = await intake.message(context)
+                message, held = await intake.message(context)
             except (Exception, asyncio.CancelledError) as error:
                 await abort(failed(error, Call(rpc, shed=UNREAD), self._metrics), context)
-            answering = answer(message, context)
+            answering = answer(message, Arrived(context, intake, held))
             del message  # as `guarded` does
             reply = await answering
             if reply is not None:  # or it was a stream's
-                replying()
+                held.replying()
             return reply
 
         return read_and_answer
@@ -74,7 +74,6 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
 def _streamed(answer: Callable[..., Awaitable[None]], intake: Intake) -> Callable[..., Any]:
     @guarded
     async def read_and_answer(messages: object, context: Context) -> None:
-        INTAKE.set(intake)
-        await answer(messages, context)
+        await answer(messages, Arrived(context, intake))
 
     return read_and_answer

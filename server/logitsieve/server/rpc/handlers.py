@@ -16,7 +16,6 @@ from google.protobuf.message_factory import GetMessageClass
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.logs import FAILED, REQUEST_ID, event
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.intake import HELD
 from logitsieve.server.rpc.status import CallStatus, abort, to_status
 from logitsieve.v1.rpcs import TIMEOUT
 
@@ -78,8 +77,8 @@ def unary(
         left_s, peer = context.time_remaining(), peer_of(context)
         call = Call(rpc, len(message), left_s, request_id=request_id, trace=trace, peer=peer)
         call.told_ns = told_wait_ns(timeout_ms, left_s)
-        if (held := HELD.get()) is not None:
-            call.arrived_ns -= held.waited_ns
+        call.shrink = context.held.shrink
+        call.arrived_ns -= context.held.waited_ns
         try:
             reply = await behaviour(parse(kind, message), call)
             response = reply if isinstance(reply, bytes) else reply.SerializeToString()

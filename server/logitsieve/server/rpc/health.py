@@ -9,7 +9,6 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.handlers import parse
-from logitsieve.server.rpc.intake import expect
 from logitsieve.server.rpc.seats import Seats
 
 SERVICE = "grpc.health.v1.Health"
@@ -46,7 +45,7 @@ class Health:
     async def watch(self, message: bytes, context: Any) -> None:
         """Stream the states of a service, including its last one."""
         service, last = _service(message), None
-        expect(len(message))
+        context.held.shrink(len(message))
         with self._watches.taken(context.peer()):
             while True:
                 changed = self._changed

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -66,7 +65,7 @@ class Intake:
         self.waiting = 0
         self.calls = 0  # and messages of streams, waiting or let in
 
-    async def message(self, context: Any) -> bytes:
+    async def message(self, context: Any) -> tuple[bytes, Held]:
         """Read the message of a unary call, and count it until the call ends.
 
         Overloaded if there is no memory in time, DeadlineExceeded if it does not come in time.
@@ -97,7 +96,7 @@ class Intake:
             self._count(held, -held.size)
             held.prove()
             self._count(held, held.size)
-        return bytes(message)
+        return bytes(message), held
 
     async def enter(self, size: int, peer: str, proven: bool = True) -> Held:
         """Wait until a message of this connection fits, then count it until it `leave`s."""
@@ -111,11 +110,10 @@ class Intake:
         except BaseException:
             self.calls -= 1
             raise
-        HELD.set(held)
         return held
 
     def reply(self, held: Held) -> None:
-        """Give the client time to take its reply, until `leave`."""
+        """See `Held.replying`."""
         held.since_ns = perf_counter_ns()
         self._replying[held] = None
         if not self._sweeping:
@@ -306,8 +304,22 @@ class Held:
             self.size = size
             self.intake.free(self, rest)
 
+    def replying(self) -> None:
+        """Give the client time to take its reply, until `leave`."""
+        self.intake.reply(self)
+
     def leave(self, call: object = None) -> None:
         self.intake.leave(self)
+
+
+class Arrived:
+    """gRPC's context of a call that was let in, with its intake and what is counted for it."""
+
+    def __init__(self, context: Any, intake: Intake, held: Held | None = None) -> None:
+        self._context, self.intake, self.held = context, intake, held
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
 
 
 def unread() -> Unavailable:
@@ -321,19 +333,3 @@ def _failed(turn: asyncio.Future[None]) -> bool:
 def address_of(peer: str) -> str:
     """Return a connection's address, without its port: ipv4:10.0.0.7 of ipv4:10.0.0.7:1234."""
     return peer.rpartition(":")[0]
-
-
-INTAKE: ContextVar[Intake | None] = ContextVar("intake", default=None)  # of a stream
-HELD: ContextVar[Held | None] = ContextVar("held", default=None)  # of this task
-
-
-def expect(size: int) -> None:
-    """Count this task's message and its reply as `size` bytes."""
-    if (held := HELD.get()) is not None:
-        held.shrink(size)
-
-
-def replying() -> None:
-    """Say that this task's reply is on its way."""
-    if (held := HELD.get()) is not None:
-        held.intake.reply(held)

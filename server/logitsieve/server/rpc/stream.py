@@ -17,7 +17,7 @@ from logitsieve.server.metrics import STREAMS, UNREAD, Call, Metrics
 from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, told
-from logitsieve.server.rpc.intake import INTAKE, Held
+from logitsieve.server.rpc.intake import Held
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.seats import Seat, Seats
 from logitsieve.server.rpc.status import abort, guarded, to_status
@@ -89,6 +89,7 @@ class DecodeStreams:
         size, left_s, peer = len(message.data), context.time_remaining(), peer_of(context)
         call = Call("Decode", size, left_s, request_id=of_stream, trace=trace, peer=peer)
         if message.held is not None:
+            call.shrink = message.held.shrink
             call.arrived_ns -= message.held.waited_ns
         try:
             response = await self._respond(message, call)
@@ -157,7 +158,7 @@ class _Stream:
                 reply = await self._reply(message, self._context)
                 async with self._writing:
                     if message.held is not None:
-                        message.held.intake.reply(message.held)
+                        message.held.replying()
                     await self._context.write(reply)
             except grpc.aio.BaseError:  # the client has gone away
                 if self._handler is not None:
@@ -188,11 +189,9 @@ class _Stream:
                 self._ended = True
                 return None
             self._seat.busy += 1
-            message, intake = bytes(message), INTAKE.get()
-            if intake is None:
-                return _Message(message)
+            message = bytes(message)
             try:
-                held = await intake.enter(len(message), self._seat.peer)
+                held = await self._context.intake.enter(len(message), self._seat.peer)
             except (Overloaded, Unavailable) as error:
                 return _Message(_without_request(message), refused=error)
             return _Message(message, held)
