@@ -84,12 +84,13 @@ def main() -> None:
     elif "NUMBA_CPU_NAME" in os.environ:
         compile_all(Path(arguments[0]))
     elif platform.machine() == "x86_64":
-        command = [sys.executable, __file__, action, *arguments]
+        command, folder = [sys.executable, __file__, action, *arguments], Path(arguments[0])
+        folder.mkdir(parents=True, exist_ok=True)  # what a writer makes is for itself alone
         made = [subprocess.Popen(command, env=os.environ | kind.environment) for kind in KINDS]
         for process in made:
             if process.wait():
                 raise subprocess.CalledProcessError(process.returncode, command)
-        for path in Path(arguments[0]).rglob("*"):  # they are made for their writer alone
+        for path in folder.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 

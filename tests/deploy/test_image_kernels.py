@@ -5,11 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 
 import llvmlite.binding as llvm
 import pytest
 
 from logitsieve.kernels.simd.byte_lanes import form_of
+from logitsieve.utils.own_files import write_own
 from tests.deploy.dockerfile import REPOSITORY
 
 SCRIPT = REPOSITORY / "deploy" / "image" / "kernels.py"
@@ -67,6 +71,34 @@ def test_no_processor_gets_slower_code_than_its_own(host: set[str]) -> None:
 @pytest.mark.parametrize("host", OTHERS.values(), ids=list(OTHERS))
 def test_a_processor_of_another_kind_compiles_its_own(host: set[str]) -> None:
     assert settings_for(host) == {}
+
+
+def test_who_runs_the_image_may_read_what_its_builder_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "share" / "logitsieve"
+
+    class Compiling:
+        def __init__(self, command: list[str], **options: object) -> None:
+            write_own(Path(command[-1]), "kernels-1/topk-1", b"code")
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    script = import_module("kernels")
+    monkeypatch.setattr(script, "subprocess", SimpleNamespace(Popen=Compiling))
+    monkeypatch.setattr(script.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(sys, "argv", ["kernels.py", "compile", str(folder)])
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
+    before = os.umask(0o022)
+    try:
+        script.main()
+    finally:
+        os.umask(before)
+    made = folder / "kernels-1" / "topk-1"
+    for path in (made, made.parent, folder, folder.parent):
+        assert path.stat().st_mode & 0o777 == (0o644 if path == made else 0o755), path
 
 
 def run(**environment: str) -> dict[str, str]:
