@@ -27,14 +27,9 @@ RUN python3 -m venv --without-pip /opt/logitsieve && python3 -m venv /opt/build 
 COPY pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY core core
-COPY training training
 COPY index_builder index_builder
 COPY server server
-COPY console console
-COPY completions completions
 COPY client client
-COPY cluster cluster
-COPY cli cli
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 # Nothing that is known by no hash comes with it, and nothing is missing.
 RUN python3 -m pip --python /opt/logitsieve/bin/python install --compile --no-deps /dist/*.whl \

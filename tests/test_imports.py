@@ -117,7 +117,7 @@ def test_rooms_import_only_those_before_them(package: str, rooms: list[str]) -> 
 
 
 def test_only_the_adapter_of_hugging_face_imports_torch_in_the_client() -> None:
-    for path in REPOSITORY.glob("client/logitsieve/**/*.py"):
+    for path in REPOSITORY.glob("client/logitsieve/client/**/*.py"):
         tops = {name.partition(".")[0] for name in imports(path)}
         assert path.name.startswith("huggingface") or not tops & {"torch", "transformers"}, path
 

@@ -39,7 +39,7 @@ FOLDERS = (
     f"{KERNELS}/sampling", f"{KERNELS}/screen", f"{KERNELS}/sketch", f"{KERNELS}/topk",
     "server/logitsieve/server/models", "server/logitsieve/server/precision.py",
     "server/logitsieve/server/scheduling", "server/logitsieve/server/security.py",
-    "training/logitsieve/training/losses",
+    "index_builder/logitsieve/training/losses",
 )  # fmt: skip
 WARM = "numpy", "numba", "logitsieve.kernels.sketch.sketch"
 MARKED = "not system and not gpu and not ray and not exhaustive"

@@ -81,7 +81,7 @@ ROOT = Path(__file__).parents[2]
 
 def missing_places(name: str, extra: str) -> list[str]:
     file = name.replace("-", "_")
-    module = ROOT / "cli" / "logitsieve" / "cli" / f"{file}.py"
+    module = ROOT / "client" / "logitsieve" / "cli" / f"{file}.py"
     if not module.is_file():
         return [f"{module}: no module of that name"]
     missing = []

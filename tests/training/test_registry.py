@@ -42,4 +42,4 @@ def test_the_command_lists_them_all() -> None:
     shown = CliRunner().invoke(app, ["train", "--losses"]).stdout
     listed = {line.split()[0] for line in shown.splitlines() if line.strip()}
     missing = LOSSES.keys() - listed
-    assert not missing, f"cli/logitsieve/cli/train.py: --losses does not show {sorted(missing)}"
+    assert not missing, f"client/logitsieve/cli/train.py: --losses does not show {sorted(missing)}"
