@@ -60,14 +60,14 @@ def test_without_an_index_one_is_made(
 
 
 def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
-    bent = make_gguf(architecture="gemma2", tied=True)
-    command = ("generate", "-m", bent, "-p", PROMPT, "-n", 3, "--engine", "llamacpp")
+    capped = make_gguf(architecture="gemma2", tied=True)
+    command = ("generate", "-m", capped, "-p", PROMPT, "-n", 3, "--engine", "llamacpp")
     assert run(*command).stderr.startswith(background.MAKING)
     drawn = run(*command, "--sample", "temperature=1")
-    assert drawn.stderr.startswith("No index is made, as the model bends its logits")
+    assert drawn.stderr.startswith("No index is made, as the model caps its logits")
     assert run(*command, "--sample", "top_k=5").stderr.startswith(background.MAKING)
     scored = run(*command, "--logprobs", "--json")
-    assert scored.stderr.startswith("No index is made, as the model bends its logits")
+    assert scored.stderr.startswith("No index is made, as the model caps its logits")
     assert json.loads(scored.stdout)["head"] == "dense"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.client.llamacpp import LlamaAttachment, LlamaContext, attach
 from logitsieve.completions.app import Endpoint, Facts
-from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.decode_loop import DecodeLoop, steady_sequences
 from logitsieve.completions.journal import Journal
 from logitsieve.completions.lanes import Lanes
 from logitsieve.decoding import LocalDecoder
@@ -69,9 +69,9 @@ def serving(
     request_s: float = WAIT_S,
     waiting: int = 64,
     started: bool = True,
-) -> Iterator[tuple[Client, Engine]]:
+) -> Iterator[tuple[Client, DecodeLoop]]:
     widths = steady_sequences(attached.context)
-    engine = Engine(attached, waiting=waiting, widths=widths, head_name=lambda: "sketch")
+    engine = DecodeLoop(attached, waiting=waiting, widths=widths, head_name=lambda: "sketch")
     lanes = Lanes(Journal(), stuck=lambda: None)
     endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), lanes, request_s=request_s)
 

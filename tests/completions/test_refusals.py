@@ -12,7 +12,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, Unavailable
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.completions import CompletionsConfig, fields
-from logitsieve.completions.engine import Engine
+from logitsieve.completions.decode_loop import DecodeLoop
 from logitsieve.completions.failures import error_object
 from tests.completions.conftest import NAME, Client, serving
 from tests.server.running import Loop
@@ -132,7 +132,7 @@ def test_a_full_queue_an_end_and_too_long_a_wait(loop: Loop, attached: LlamaAtta
         engine.submit([])
 
 
-def ended(engine: Engine) -> bool:
+def ended(engine: DecodeLoop) -> bool:
     return not (engine.running or engine.waiting)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.client.llamacpp import LlamaAttachment
-from logitsieve.completions.engine import SLICE, steady_sequences
+from logitsieve.completions.decode_loop import SLICE, steady_sequences
 from logitsieve.llamacpp import LlamaContext
 from tests.client import dense
 from tests.completions.conftest import Client

@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES, pieces
-from logitsieve.index_builder.fit.rotated_rows import Turned, rounded
+from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rounded
 from logitsieve.index_builder.fit.sketch import code
 from tests.synthetic import Arrays, write_heads
 
@@ -41,7 +41,7 @@ def write_sketch(out: Path) -> Path:
     """
     weight = (((np.arange(140) * 37 % 41).reshape(7, 20) - 20) / 8).astype(np.float32)
     softmax = Softmax(weight, (np.arange(7) / 4).astype(np.float32))
-    sketch = code(Turned(rounded(np.eye(20)), weight, 0.0), 16)
+    sketch = code(RotatedRows(rounded(np.eye(20)), weight, 0.0), 16)
     sketch |= {"limits": np.array([8.0, 512.0, 8.0, 32.0, 2.0**-20])}
     return write_heads(out, softmax, "sketch", parts={"sketch": sketch})
 

@@ -19,7 +19,7 @@ ROUNDING = {"F32": 1e-6, "F16": 2e-3, "BF16": 2e-2, **dict.fromkeys(BLOCKS, 3e-2
 
 
 def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:
-    """float64 W h + b, bent as the model bends its own; h is scaled already."""
+    """float64 W h + b, capped as the model caps its own; h is scaled already."""
     gguf = context.gguf
     logits = hidden.astype(np.float64) @ gguf.matrix.rows(slice(None)).astype(np.float64).T
     if gguf.bias is not None:

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import SketchHead, Softmax
 from logitsieve.index.sketch_codes import codings_of
-from logitsieve.index_builder.fit.rotated_rows import Turned, rounded, turn
+from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rotate, rounded
 from logitsieve.index_builder.fit.sketch import code
 from logitsieve.kernels.sketch.sketch import widths_of
 from tests.synthetic import rotated, sketch_head
@@ -25,7 +25,7 @@ class Sketched(NamedTuple):
     """A softmax with its sketch."""
 
     softmax: Softmax
-    turned: Turned
+    turned: RotatedRows
     arrays: dict[str, np.ndarray]
 
     @property
@@ -47,13 +47,13 @@ class Sketched(NamedTuple):
 def sketched(softmax: Softmax, random: Generator, first: int | None = None) -> Sketched:
     """A sketch over any coordinates, for the proof holds for all of them."""
     first = first or int(random.choice(WIDTHS))
-    turned = turn(softmax, rounded(any_basis(softmax, random)))
+    turned = rotate(softmax, rounded(any_basis(softmax, random)))
     return Sketched(softmax, turned, code(turned, first))
 
 
 def other_sketch(victim: Sketched, weight: Float32) -> Sketched:
     """The victim's softmax with the sketch of another matrix."""
-    turned = turn(Softmax(weight, victim.softmax.bias), victim.turned.directions)
+    turned = rotate(Softmax(weight, victim.softmax.bias), victim.turned.directions)
     first = widths_of(victim.arrays).coarse
     return victim._replace(arrays=code(turned, first))
 

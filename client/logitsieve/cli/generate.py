@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DENSE, SKETCH = "dense", "sketch"
 DENSE_ANSWERS = "llama.cpp's own head answers."
-BENT = f"No index is made, as the model bends its logits: {DENSE_ANSWERS}"
+SOFTCAPPED = f"No index is made, as the model caps its logits: {DENSE_ANSWERS}"
 MAX_ERROR = (
     "The largest chance that the head sketch takes a token that is not the best: 0 (a proof) or"
     " more, below 1; 1e-15 if absent."
@@ -207,11 +207,11 @@ def model_for(path: Path, index: Path | None, head: str, max_error: float | None
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
-    """Check, and print, that only llama.cpp can answer, as the model bends its logits."""
+    """Check, and print, that only llama.cpp can answer, as the model caps its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
-        print(BENT, file=sys.stderr)
+        print(SOFTCAPPED, file=sys.stderr)
     return only
 
 

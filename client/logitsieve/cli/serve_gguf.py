@@ -11,10 +11,10 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.generate import (
-    BENT,
     DENSE,
     MAX_ERROR,
     SKETCH,
+    SOFTCAPPED,
     Handover,
     head_of,
     model_for,
@@ -90,8 +90,8 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
         decoder, making, head = None, None, options.head
         if head != DENSE and model.softcap is not None:
             if options.index is not None:
-                raise InvalidRequest("index", options.index, "none: the model bends its logits")
-            print(BENT, file=sys.stderr)
+                raise InvalidRequest("index", options.index, "none: the model caps its logits")
+            print(SOFTCAPPED, file=sys.stderr)
             head = DENSE
         if head != DENSE and options.index is not None:
             decoder = warm_decoder(options.index, threads)

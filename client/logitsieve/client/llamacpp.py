@@ -13,10 +13,10 @@ import numpy as np
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Target
-from logitsieve.client.llamacpp_ahead import Drafter, PromptLookup
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, OutputHead
 from logitsieve.client.llamacpp_sequences import GenerationOptions
+from logitsieve.client.llamacpp_speculation import Drafter, PromptLookup
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [

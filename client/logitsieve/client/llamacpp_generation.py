@@ -10,9 +10,9 @@ import numpy as np
 from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.results import Float32
-from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import HeadSlot
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
+from logitsieve.client.llamacpp_speculation import Drafter, Speculation
 from logitsieve.llamacpp import LlamaContext
 
 Prompt = str | Sequence[int]
@@ -81,7 +81,7 @@ class Generation:
         ]
         if drafter is not None and len(read) > 1:
             raise InvalidRequest("drafter", f"one for {len(read)} prompts", "one prompt")
-        self._ahead = drafter and Ahead(context, self._sequences[0], drafter)
+        self._speculation = drafter and Speculation(context, self._sequences[0], drafter)
         self._log_probs: list[list[float]] = [[] for _ in read]
         self.texts = [""] * len(read)
         self._tokens = self._decoded()
@@ -124,9 +124,10 @@ class Generation:
 
     def _next_rows(self, running: Sequence[Continuation]) -> Float32:
         row = None
-        if self._ahead is not None:
-            row = self._ahead.row()
-            self.counts.drafted, self.counts.accepted = self._ahead.drafted, self._ahead.accepted
+        if self._speculation is not None:
+            row = self._speculation.row()
+            self.counts.drafted = self._speculation.drafted
+            self.counts.accepted = self._speculation.accepted
         if row is not None:
             return row
         return self.context.step({each.number: each.made[-1] for each in running})

@@ -1,7 +1,7 @@
 """Heads that choose the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's logits.
 
-A softcap keeps the order of logits: the decoder's best ids stay the best, and their logits are bent
-here, before temperatures and penalties, as in llama.cpp.
+A softcap keeps the order of logits: the decoder's best ids stay the best, and their logits are
+capped here, before temperatures and penalties, as in llama.cpp.
 
 Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
 """
@@ -142,7 +142,7 @@ class DecoderOutput:
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """Choose by the decoder; InvalidRequest names `top_k` if a softcap needs one."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
-            return self._bent(rows, edits, drawing, self._softcap)
+            return self._softcapped(rows, edits, drawing, self._softcap)
         constraints = as_constraints(edits)
         reply: TopKReply | SampleReply
         if drawing is None:
@@ -171,12 +171,12 @@ class DecoderOutput:
         )
         return Scores(log_probs[:, 0], ids, log_probs[:, 1:], low, high, answer.exact, scanned)
 
-    def _bent(
+    def _softcapped(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
         """Choose among the best unchanged ids and the changed ones."""
         if drawing is not None and not drawing.top_k:
-            allowed = "1 or more where the model bends its logits (final_logit_softcapping)"
+            allowed = "1 or more where the model caps its logits (final_logit_softcapping)"
             raise InvalidRequest("top_k", 0, allowed)
         k = 1 if drawing is None else drawing.top_k
         if as_constraints(edits) is None:
@@ -185,13 +185,13 @@ class DecoderOutput:
             each = [rows[place : place + 1] for place in range(len(rows))]
             tops = [self._known(row, edit, k) for row, edit in zip(each, edits, strict=True)]
         ids = [row.astype(np.int64) for top in tops for row in top.ids]
-        bent = [
+        capped = [
             softcap * np.tanh(row.astype(np.float64) / softcap)
             for top in tops
             for row in top.logits
         ]
         chosen = [
-            pick(ids[place], edit.applied(ids[place], bent[place]), drawing, place)
+            pick(ids[place], edit.applied(ids[place], capped[place]), drawing, place)
             for place, edit in enumerate(edits)
         ]
         scanned = np.concatenate([top.answer.scanned for top in tops])

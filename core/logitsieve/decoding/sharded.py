@@ -43,9 +43,9 @@ from logitsieve.decoding.local_decoder import LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, check_ids
 from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, LogZ32
 from logitsieve.decoding.shards import (
-    Found,
-    Part,
     Shard,
+    ShardCandidates,
+    ShardRequest,
     best_of,
     check_shards,
     filtered,
@@ -58,7 +58,7 @@ from logitsieve.heads._base.head import checked_k, refuse_row
 from logitsieve.index.index import open_index
 from logitsieve.index.split import shard_folders
 from logitsieve.kernels.topk.merge import HIGH, LOW
-from logitsieve.utils.deadline import ending_by, noted, time_left
+from logitsieve.utils.deadline import current_timings, ending_by, time_left
 from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
@@ -94,11 +94,11 @@ class ShardedDecoder(Decoder):
 
     def ask(
         self,
-        question: Callable[[Part], Found],
+        question: Callable[[ShardRequest], ShardCandidates],
         hidden: Float32,
         constraints: Constraints | None,
         least: int = 1,
-    ) -> Found:
+    ) -> ShardCandidates:
         """Return the merged answers to a question about `hidden` [B, D]; all calls have ended.
 
         If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
@@ -108,15 +108,15 @@ class ShardedDecoder(Decoder):
         rows, left, share = len(hidden), time_left(), 0.5 if self.missing == "answer" else 1.0
         deadline = None if left is None else monotonic() + share * left
         sets = None if constraints is None else constraints.for_rows(rows)
-        parts = [Part.of(shard, sets, rows) for shard in self.shards]
+        parts = [ShardRequest.of(shard, sets, rows) for shard in self.shards]
         ids_left = np.sum([part.left for part in parts], axis=0)
         if (ids_left < least).any():
             got = f"{ids_left.min()} ids left in row {ids_left.argmin()}"
             raise InvalidRequest("constraints", got, f"at least {least} for each row")
 
-        timings = noted()
+        timings = current_timings()
 
-        def ask(part: Part) -> Found:
+        def ask(part: ShardRequest) -> ShardCandidates:
             started = perf_counter_ns()
             try:
                 with ending_by(deadline):
@@ -128,7 +128,7 @@ class ShardedDecoder(Decoder):
         calls = [pool.submit(ask, part) for pool, part in zip(self._pools, parts, strict=True)]
         wait(calls, None if deadline is None else deadline - monotonic())
         wait([call for call in calls if not call.cancel()])  # waiting ones have no time left
-        found, lost = list[Found](), list[RowRange]()
+        found, lost = list[ShardCandidates](), list[RowRange]()
         for part, call in zip(parts, calls, strict=True):
             try:
                 found.append(call.result())
@@ -169,7 +169,7 @@ class ShardedEngine:
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         k, constraints = checked_k(request.k, self._decoder.vocab_size), request.constraints
-        question = partial(Part.best, hidden=hidden, k=k, target=self._target)
+        question = partial(ShardRequest.best, hidden=hidden, k=k, target=self._target)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
         log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).rounded()
         answer = self._origin(started, best, log_z)
@@ -181,7 +181,7 @@ class ShardedEngine:
         targets, constraints = request.targets, request.constraints
         rows, count = targets.shape
         check_ids(targets, self._decoder.vocab_size, "targets")
-        question = partial(Part.score, hidden=hidden, ids=targets, target=self._target)
+        question = partial(ShardRequest.score, hidden=hidden, ids=targets, target=self._target)
         found = self._decoder.ask(question, hidden, constraints)
         log_z = log_z_of(found)
         log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
@@ -200,16 +200,16 @@ class ShardedEngine:
                 raise InvalidRequest(name, value, f"{off:g} over shards, or a top_k beside it")
         if how.top_k:
             k = min(how.top_k, self._decoder.vocab_size)
-            question = partial(Part.best, hidden=hidden, k=k, target=self._plain)
+            question = partial(ShardRequest.best, hidden=hidden, k=k, target=self._plain)
             found = filtered(best_of(self._decoder.ask(question, hidden, constraints), k), how)
             lists = found.ids[:, None], found.logits[:, None]
             log_z = LogZ.estimate(np.logaddexp.reduce(found.logits, axis=1), 1.0)
             source["normalizer"] = CANDIDATES.name
         else:
-            question = partial(Part.draws, hidden=hidden, how=how, target=self._closely)
+            question = partial(ShardRequest.draws, hidden=hidden, how=how, target=self._closely)
             found = self._decoder.ask(question, hidden, constraints)
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
-        ids, logits, sure = winners(*lists, found.off, how)
+        ids, logits, sure = winners(*lists, found.logit_error, how)
         log_probs, _ = log_z.log_probs(logits, ids)
         found = proven_where(sure, found)
         return SampleReply(ids, log_probs, self._origin(started, found, log_z.rounded(), **source))
@@ -223,14 +223,14 @@ class ShardedEngine:
         sets = None if constraints is None else constraints.for_rows(len(hidden)).take(live)
         hidden = hidden[live]
 
-        def question(part: Part) -> Found:
-            every = Part.of(part.shard, None, len(live)).best(hidden, 1, self._closely)
+        def question(part: ShardRequest) -> ShardCandidates:
+            every = ShardRequest.of(part.shard, None, len(live)).best(hidden, 1, self._closely)
             return part.best(hidden, k, self._plain)._replace(log_z=every.log_z)
 
         best = best_of(self._decoder.ask(question, hidden, sets, least=0), k)
         log_z = log_z_of(best)
-        log_z.fields[:, LOW] -= best.off
-        log_z.fields[:, HIGH] += best.off
+        log_z.fields[:, LOW] -= best.logit_error
+        log_z.fields[:, HIGH] += best.logit_error
         facts = {name: getattr(best.answer, name) for name in Provenance._fields}
         lists = BestLogits(best.ids, best.logits, Provenance(**facts))
         step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
@@ -244,7 +244,7 @@ class ShardedEngine:
         BeamStepRequest: _beam_step,
     }
 
-    def _origin(self, started: int, found: Found, log_z: LogZ32, **source: Any) -> Answer:
+    def _origin(self, started: int, found: ShardCandidates, log_z: LogZ32, **source: Any) -> Answer:
         value, low, high, error = log_z
         return found.answer._replace(
             model=self._decoder.name, version="", digest=self._decoder.digest,

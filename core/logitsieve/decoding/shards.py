@@ -55,24 +55,24 @@ def check_shards(shards: Sequence[Shard]) -> None:
         raise InvalidRequest("shards", f"{row} rows", "all rows of one softmax")
 
 
-class Found(NamedTuple):
+class ShardCandidates(NamedTuple):
     """Lists that one or all shards found for each row, and the answer."""
 
     ids: Int32  # [B, K] of the whole softmax, -1 for none
     logits: Float64  # [B, K] at the temperature; -inf for none
-    off: Float64  # [B] bound on the error of a row's logits
+    logit_error: Float64  # [B] bound on the error of a row's logits
     log_z: Float64  # [B, 3] value, low, high; NaN if not asked, -inf without ids
     answer: Answer
 
 
-# Ids in the shard, their logits and errors, as in Found.
+# Ids in the shard, their logits and errors, as in ShardCandidates.
 Reply = tuple[Any, Any, Any, Answer]
 NO_ANSWER = Answer(
     "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_), 0.0
 )
 
 
-class Part(NamedTuple):
+class ShardRequest(NamedTuple):
     """A shard, and its part of a request's constraints."""
 
     shard: Shard
@@ -102,7 +102,7 @@ class Part(NamedTuple):
         allowed = np.setdiff1d(keys_of_sets(part.allowed, size, "constraints.allowed"), banned)
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
-    def best(self, hidden: Float32, k: int, target: Mapping[str, Any]) -> Found:
+    def best(self, hidden: Float32, k: int, target: Mapping[str, Any]) -> ShardCandidates:
         """Return the k best ids of the shard, or all allowed ones."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
         return self._ask(question, np.minimum(k, self.left), k, target)
 
-    def score(self, hidden: Float32, ids: Int32, target: Mapping[str, Any]) -> Found:
+    def score(self, hidden: Float32, ids: Int32, target: Mapping[str, Any]) -> ShardCandidates:
         """Return log Z of the allowed ids, and the logits of ids [B, T] of the softmax."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
@@ -119,13 +119,13 @@ class Part(NamedTuple):
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             targets = np.where(mine, local, 0)[rows]
             log_probs, answer = self.shard.decoder.score(hidden[rows], targets, **keywords)
-            logits, off = _logits(log_probs, answer)
-            return targets, np.where(mine[rows], logits, -np.inf), off, answer
+            logits, logit_error = _logits(log_probs, answer)
+            return targets, np.where(mine[rows], logits, -np.inf), logit_error, answer
 
         counts = np.where(self.left > 0, ids.shape[1], 0)
         return self._ask(question, counts, ids.shape[1], target)
 
-    def draws(self, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> Found:
+    def draws(self, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> ShardCandidates:
         """Return the shard's own draws [B, N] at the temperature, without other filters."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
@@ -138,28 +138,28 @@ class Part(NamedTuple):
 
     def _ask(
         self, question: Callable[..., Reply], counts: Int64, width: int, target: Mapping[str, Any]
-    ) -> Found:
+    ) -> ShardCandidates:
         """Return replies to `question`(rows, count, constraints and `target` as keywords).
 
         Rows with equal counts [B] share a call; rows with 0 are not asked. K is `width`.
         """
         rows = len(counts)
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
-        off, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
+        logit_error, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
         exact, fallback = counts == 0, np.zeros(rows, np.bool_)
         scanned, answer, max_error = np.zeros(rows, np.int32), NO_ANSWER, 0.0
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
             sets = None if self.constraints is None else self.constraints.take(own)
             keywords = {**target, "model": self.shard.model, "constraints": sets}
-            local, logits[own, to], off[own], answer = question(own, count, **keywords)
+            local, logits[own, to], logit_error[own], answer = question(own, count, **keywords)
             ids[own, to], log_z[own] = local + np.int32(self.shard.first), _interval_of(answer)
             exact[own], scanned[own] = answer.exact, answer.scanned
             fallback[own], max_error = answer.fallback, max(max_error, *answer.max_errors.tolist())
         answer = answer._replace(
             exact=exact, scanned=scanned, fallback=fallback, max_error=max_error
         )
-        return Found(ids, logits, off, log_z, answer)
+        return ShardCandidates(ids, logits, logit_error, log_z, answer)
 
 
 def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
@@ -175,7 +175,7 @@ def _interval_of(answer: Answer) -> Float64:
     return np.stack([np.full(rows, none) if v is None else v for v, none in columns], axis=1)
 
 
-def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
+def merge(found: Sequence[ShardCandidates], lost: tuple[RowRange, ...]) -> ShardCandidates:
     """Join the lists of shards, [B, S, K], and add up log Z; rows `lost` leave no proof."""
     with np.errstate(invalid="ignore"):  # NaN if no log Z was asked
         log_z = np.logaddexp.reduce([each.log_z for each in found], axis=0)
@@ -184,7 +184,7 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
         log_z[:, 2] = np.inf
     ids = np.stack([each.ids for each in found], axis=1)
     logits = np.stack([each.logits for each in found], axis=1)
-    off = np.max([each.off for each in found], axis=0)
+    logit_error = np.max([each.logit_error for each in found], axis=0)
     answers = [each.answer for each in found]
     answer = next((each for each in answers if each.head), answers[0])._replace(
         exact=np.all([each.exact for each in answers], axis=0) & (not lost),
@@ -193,23 +193,23 @@ def merge(found: Sequence[Found], lost: tuple[RowRange, ...]) -> Found:
         max_error=1.0 if lost else min(1.0, sum(each.max_error for each in answers)),
         rows_missing=lost,
     )
-    return Found(ids, logits, off, log_z, answer)
+    return ShardCandidates(ids, logits, logit_error, log_z, answer)
 
 
-def proven_where(sure: Bool, found: Found) -> Found:
+def proven_where(sure: Bool, found: ShardCandidates) -> ShardCandidates:
     """Withdraw all promises from rows [B] that are not `sure`."""
     answer = found.answer
     max_error = answer.max_error if sure.all() else 1.0
     return found._replace(answer=answer._replace(exact=answer.exact & sure, max_error=max_error))
 
 
-def log_z_of(found: Found) -> LogZ:
+def log_z_of(found: ShardCandidates) -> LogZ:
     """Return log Z that the shards found together."""
     fields = np.pad(found.log_z, ((0, 0), (VALUE, 0)))
     return LogZ(fields, bounded=bool(np.isfinite(fields[:, LOW]).all()))
 
 
-def best_of(found: Found, k: int) -> Found:
+def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
     """Return the k best [B, K] of merged lists, ties in the order of the shards.
 
     A row is inexact only if equal logits of two shards leave it open.
@@ -225,9 +225,9 @@ def best_of(found: Found, k: int) -> Found:
     return proven_where(~tied.any(axis=1), found._replace(ids=ids, logits=logits))
 
 
-def filtered(best: Found, how: Sampling) -> Found:
+def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
     """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `exact`."""
-    logits, off = best.logits / how.temperature, best.off / how.temperature
+    logits, logit_error = best.logits / how.temperature, best.logit_error / how.temperature
     chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])
     if how.top_p < 1.0:
@@ -235,11 +235,11 @@ def filtered(best: Found, how: Sampling) -> Found:
     kept[:, 0] = True
     ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -np.inf)
     sure = np.full(len(ids), how.top_p == 1.0 and how.min_p == 0.0)
-    return proven_where(sure, Found(ids, logits, off, best.log_z, best.answer))
+    return proven_where(sure, ShardCandidates(ids, logits, logit_error, best.log_z, best.answer))
 
 
 def winners(
-    ids: Int32, logits: Float64, off: Float64, how: Sampling
+    ids: Int32, logits: Float64, logit_error: Float64, how: Sampling
 ) -> tuple[Int32, Float64, Bool]:
     """Find each draw's winner [B, N] among candidates [B, N or 1, K], and [B] if all are sure."""
     (rows, _, width), draws = ids.shape, np.arange(how.samples)
@@ -252,7 +252,7 @@ def winners(
         best = perturbed.argmax(axis=1)
         won[row], values[row] = listed[draws, best], own[draws, best]
         rounded = FLOAT64_ERROR * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
-        least = perturbed[draws, best] - 2 * (off[row] + rounded)
+        least = perturbed[draws, best] - 2 * (logit_error[row] + rounded)
         perturbed[draws, best] = -np.inf
         sure[row] = (perturbed.max(axis=1) < least).all()
     return won, values, sure

@@ -23,7 +23,7 @@ LARGEST = 1024.0  # of |h|: sums of a block are float16 in llama.cpp's Q8_1
 ROUNDING = 2.0**-16  # of the sum of |w h|: float32 sums in any order
 # Q4_1 and Q5_1 store the sums of h's blocks in float16.
 COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
-BENT = 0.9  # of a cap: beyond it a logit does not tell what was bent
+CLOSE_TO_CAP = 0.9  # of a cap: beyond it a logit does not tell what was capped
 CHANGED = 2.0**-6  # of a row of hidden: more than other kernels change
 MANY, ALIKE = 32, 0.25  # tokens at once, which other kernels multiply; of a row's length
 
@@ -125,14 +125,14 @@ class _Layer:
         sizes_DS, bias = np.abs(self._weight_SD).T, np.abs(self._bias[self._ids])
         rounding = COARSE.get(self._gguf.matrix.kind, ROUNDING)
         slack_NS = rounding * (np.abs(hidden_ND) @ sizes_DS + bias) + rounded_ND @ sizes_DS
-        self._compare(logits_NV, self._bent(plain_NS), slack_NS, self._ids)
+        self._compare(logits_NV, self._softcapped(plain_NS), slack_NS, self._ids)
 
     def compare_sizes(self, logits_NV: Float32, hidden_ND: Float32) -> None:
         """Compare all logits of multiples of a context with those of its first multiple."""
         cap, smallest = self._gguf.softcap, logits_NV[0].astype(np.float64)
         ids = np.arange(len(smallest))
         if cap is not None:
-            ids = np.flatnonzero(np.abs(smallest) <= BENT * cap)
+            ids = np.flatnonzero(np.abs(smallest) <= CLOSE_TO_CAP * cap)
             smallest[ids] = cap * np.arctanh(smallest[ids] / cap)
         largest = np.abs(hidden_ND).max(axis=1)
         factors = largest[1:] / max(largest[0], np.finfo(np.float32).tiny)
@@ -140,9 +140,9 @@ class _Layer:
         plain_NV = factors[:, None] * product_V + bias
         size = np.sqrt((product_V[np.isfinite(product_V)] ** 2).mean())
         slack_NV = ROUNDING * (1 + factors[:, None]) * (np.abs(product_V) + np.abs(bias) + size)
-        self._compare(logits_NV[1:], self._bent(plain_NV), slack_NV, ids)
+        self._compare(logits_NV[1:], self._softcapped(plain_NV), slack_NV, ids)
 
-    def _bent(self, plain: Float64) -> Float64:
+    def _softcapped(self, plain: Float64) -> Float64:
         cap = self._gguf.softcap
         return plain if cap is None else np.asarray(cap * np.tanh(plain / cap), np.float64)
 

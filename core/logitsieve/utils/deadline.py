@@ -25,11 +25,11 @@ def time_left() -> float | None:
     return None if deadline is None else deadline - monotonic()
 
 
-def noting(timings: Timings) -> AbstractContextManager[None]:
+def recording(timings: Timings) -> AbstractContextManager[None]:
     return _within("timings", timings)
 
 
-def noted() -> Timings | None:
+def current_timings() -> Timings | None:
     return _thread.timings
 
 

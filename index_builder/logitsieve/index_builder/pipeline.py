@@ -41,12 +41,12 @@ from logitsieve.index_builder.fitting import (
     shared_heads,
 )
 from logitsieve.index_builder.screen.cascade import shares_right
-from logitsieve.index_builder.screen.outlook import (
+from logitsieve.index_builder.screen.forecast import (
     SAMPLED,
     at_equal_precision,
-    beaten,
+    faster_fallback,
     few,
-    outlook,
+    forecast,
 )
 
 FITS: dict[str, Callable[[FitInputs], FitResult]] = {
@@ -192,7 +192,7 @@ def _paying_screen(
         basis = prepare(part, label_depth(inputs, True), folder)
     basis = replace(basis, fitted=fitted, fallback=name)
     judged = at_equal_precision(basis, shared_heads(inputs.softmax, fitted)[name], scratch)
-    prospects = outlook(judged, costs := costs_of(judged))
+    prospects = forecast(judged, costs := costs_of(judged))
     note = prospects.said(len(inputs.texts)) if prospects.needed > inputs.train.rows else ""
     if note and not named:
         return None, note
@@ -207,7 +207,7 @@ def _paying_screen(
         return None, lost._replace(left=1.0).said(len(inputs.texts))
     if target is None:
         return screen, note
-    left = beaten(full, costs, screen)
+    left = faster_fallback(full, costs, screen)
     if left is None:
         return screen, ""
     return screen if named else None, lost._replace(left=left).said(len(inputs.texts))

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.completions.engine import Piece, Scored, Task
+from logitsieve.completions.decode_loop import Piece, Scored, Task
 from logitsieve.completions.fields import Asked
 from logitsieve.llamacpp import LlamaContext
 
@@ -132,7 +132,7 @@ class Choice:
 
 
 @dataclass
-class Answer:
+class CompletionWriter:
     asked: Asked
     id: str
     model: str

@@ -23,9 +23,9 @@ from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, naming
 from logitsieve.completions import fields
-from logitsieve.completions.answers import Answer, Choice, Speller
+from logitsieve.completions.answers import Choice, CompletionWriter, Speller
 from logitsieve.completions.checkers import checked, integer
-from logitsieve.completions.engine import Engine, Piece, Task
+from logitsieve.completions.decode_loop import DecodeLoop, Piece, Task
 from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
 from logitsieve.completions.lanes import Lanes
@@ -49,7 +49,7 @@ class Endpoint:
     """Reads requests, gives tasks to the engine, and writes their answers."""
 
     def __init__(
-        self, engine: Engine, facts: Facts, lanes: Lanes, *, request_s: float = 600
+        self, engine: DecodeLoop, facts: Facts, lanes: Lanes, *, request_s: float = 600
     ) -> None:
         self.engine, self.facts, self._lanes = engine, facts, lanes
         self._context: LlamaContext = engine.context
@@ -197,7 +197,8 @@ class Call:
             choices.append(Choice(index, task, speller, text if asked.echo else "", scores))
         facts, kind = endpoint.facts, "chatcmpl" if asked.chat else "cmpl"
         name = f"{kind}-{secrets.token_hex(12)}"
-        self._answer = Answer(asked, name, facts.name, int(time()), facts.index_hash(), choices)
+        about = name, facts.name, int(time()), facts.index_hash()
+        self._answer = CompletionWriter(asked, *about, choices)
 
     def _task(self, asked: Asked, place: int, choice: int) -> Task:
         drawing = asked.options.drawing(asked.n)  # so equal seeds draw equal texts
@@ -274,7 +275,7 @@ class Counts(Collector):
 
 
 class Metrics:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DecodeLoop) -> None:
         registry = self._registry = CollectorRegistry()
         prefix = "logitsieve_completions"
         self.answered = Counter(

@@ -11,7 +11,7 @@ import uvloop
 from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup
 from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.app import Endpoint, Facts
-from logitsieve.completions.engine import Engine, steady_sequences
+from logitsieve.completions.decode_loop import DecodeLoop, steady_sequences
 from logitsieve.completions.journal import Journal
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.supervisor import Line
@@ -33,7 +33,7 @@ def answer(
     index_hash: Callable[[], str],
 ) -> None:
     """Answer the requests of a line in the engine's process, until SIGTERM, then drain."""
-    engine = Engine(
+    engine = DecodeLoop(
         attached,
         waiting=config.max_waiting,
         widths=steady_sequences(attached.context),
@@ -48,7 +48,7 @@ def answer(
 
 
 async def _answer(
-    engine: Engine, endpoint: Endpoint, lanes: Lanes, line: Line, config: CompletionsConfig
+    engine: DecodeLoop, endpoint: Endpoint, lanes: Lanes, line: Line, config: CompletionsConfig
 ) -> None:
     stopping = first_signal((signal.SIGTERM,))
     listener = Listener(endpoint.application(), reply_s=config.request_s + PATIENCE_S)
@@ -77,7 +77,7 @@ async def _answer(
     beating.cancel()
 
 
-async def keep_beating(engine: Engine, journal: Journal, every_s: float = BEAT_S) -> None:
+async def keep_beating(engine: DecodeLoop, journal: Journal, every_s: float = BEAT_S) -> None:
     """Beat while the event loop runs, and the engine takes steps or has nothing to do."""
     while True:
         steps = engine.steps

@@ -46,8 +46,10 @@ SHED: Reasons = {
 }
 UNREAD: Reasons = {Overloaded: "request_memory", DeadlineExceeded: "no_message"}
 STREAMS: Reasons = {Overloaded: "streams"}
-TOLD: Reasons = {Overloaded: "told_wait"}
-REASONS = [reason for reasons in (SHED, UNREAD, STREAMS, TOLD) for reason in reasons.values()]
+CLIENT_WAIT: Reasons = {Overloaded: "told_wait"}
+REASONS = [
+    reason for reasons in (SHED, UNREAD, STREAMS, CLIENT_WAIT) for reason in reasons.values()
+]
 
 SECONDS = tuple(base * 10.0**power for power in range(-5, 1) for base in (1, 2, 5))
 BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
@@ -64,7 +66,7 @@ class Call:
     left_s: float | None = None  # seconds when it arrived here
     # Times in ns. A call arrives with its message, less the time for which it waited to be read.
     arrived_ns: int = field(default_factory=perf_counter_ns)
-    told_ns: int = 0  # its wait before that, as its client says
+    client_wait_ns: int = 0  # its wait before that, as its client says
     shed: Reasons = field(default_factory=lambda: SHED)
     id: int = 0  # of a stream's message
     request_id: str = ""  # the client's, or made if the call fails
@@ -214,8 +216,8 @@ class Metrics(Collector):
                 continue
             by_head = answer.model, answer.head
             self._queue_seconds.add((answer.model,), call.queue_ns)
-            if call.told_ns:
-                self._told_seconds.add((answer.model,), call.told_ns)
+            if call.client_wait_ns:
+                self._told_seconds.add((answer.model,), call.client_wait_ns)
             if call.device_ns:
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)

@@ -11,8 +11,8 @@ from logitsieve.heads import Softmax
 from logitsieve.index.sketch_codes import codings_of, level_codes
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit.rotated_rows import Turned, rounded
-from logitsieve.index_builder.fit.sketch import WIDTHS, code, fit_sketch, steep, turned_at_random
+from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rounded
+from logitsieve.index_builder.fit.sketch import WIDTHS, code, fit_sketch, rotated_at_random, steep
 from logitsieve.index_builder.fitting import BuildInputs, FitResult
 from logitsieve.kernels.sketch.levels import APART
 from tests.synthetic import make_hidden, make_softmax, rotated
@@ -20,10 +20,10 @@ from tests.synthetic import make_hidden, make_softmax, rotated
 V, T = 50, 130
 
 
-def turned_of(rows: np.ndarray) -> Turned:
+def turned_of(rows: np.ndarray) -> RotatedRows:
     """Rows that are their own coordinates."""
     rows = np.ascontiguousarray(rows, np.float32)
-    return Turned(rounded(np.eye(rows.shape[1])), rows, 0.0)
+    return RotatedRows(rounded(np.eye(rows.shape[1])), rows, 0.0)
 
 
 def test_every_array_lies_as_the_format_says() -> None:
@@ -114,14 +114,14 @@ def test_threads_change_nothing() -> None:
 
 def test_the_rotation_is_uniform_keeps_lengths_and_leaves_the_first_coordinates() -> None:
     basis = np.random.default_rng(4).standard_normal((40, 40))
-    turned = turned_at_random(basis, 8, seed=1)
+    turned = rotated_at_random(basis, 8, seed=1)
     np.testing.assert_array_equal(turned[:8], basis[:8])
     np.testing.assert_allclose(turned[8:].T @ turned[8:], basis[8:].T @ basis[8:], atol=1e-12)
-    np.testing.assert_array_equal(turned, turned_at_random(basis, 8, seed=1))
-    assert not np.allclose(turned, turned_at_random(basis, 8, seed=2))
+    np.testing.assert_array_equal(turned, rotated_at_random(basis, 8, seed=1))
+    assert not np.allclose(turned, rotated_at_random(basis, 8, seed=2))
     # Means of entries, of their squares, and of the trace, in which the signs of QR would show.
     n, count = 12, 4000
-    drawn = np.stack([turned_at_random(np.eye(n), 0, seed) for seed in range(count)])
+    drawn = np.stack([rotated_at_random(np.eye(n), 0, seed) for seed in range(count)])
     deviations = 5 / np.sqrt(count)
     assert np.abs(drawn.mean(axis=0)).max() < deviations / np.sqrt(n)
     assert np.abs(n * (drawn**2).mean(axis=0) - 1).max() < deviations * np.sqrt(2)

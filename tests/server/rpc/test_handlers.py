@@ -6,7 +6,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.handlers import Told, told, told_wait_ns, unary
+from logitsieve.server.rpc.handlers import CallMetadata, client_wait_ns, read_metadata, unary
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 from tools.fuzz.services import Aborted, Context
@@ -60,13 +60,15 @@ def test_what_is_told_comes_from_one_walk_of_the_metadata() -> None:
             return iter(pairs)
 
     metadata = Once()
-    assert told(metadata) == Told("abc", {"tracestate": "t", "traceparent": "p"}, 1000)
+    assert read_metadata(metadata) == CallMetadata(
+        "abc", {"tracestate": "t", "traceparent": "p"}, 1000
+    )
     assert metadata.walks == 1
-    assert told(None) == Told("", {}, 0)
+    assert read_metadata(None) == CallMetadata("", {}, 0)
     for text in ("", "-5", "1e3", "9" * 8, "\u0661000"):
-        assert told(((TIMEOUT, text),)).timeout_ms == 0
+        assert read_metadata(((TIMEOUT, text),)).timeout_ms == 0
     for refused in ("", "a" * 129, b"abc", "a incident=1"):
-        assert told((("x-request-id", refused),)).request_id == ""
+        assert read_metadata((("x-request-id", refused),)).request_id == ""
 
 
 @pytest.mark.parametrize(
@@ -80,4 +82,4 @@ def test_what_is_told_comes_from_one_walk_of_the_metadata() -> None:
 def test_how_long_a_call_says_it_waited(
     timeout_ms: int, left_s: float | None, waited_ms: int
 ) -> None:
-    assert told_wait_ns(timeout_ms, left_s) == waited_ms * 1_000_000
+    assert client_wait_ns(timeout_ms, left_s) == waited_ms * 1_000_000

@@ -16,7 +16,7 @@ from logitsieve.utils.stored import StoredMatrix
 BLOCK_ROWS = 4096
 
 
-class Turned(NamedTuple):
+class RotatedRows(NamedTuple):
     """Rows w' of a sketch: w . h = w' . (U h) + u . h with u = w - U^T w'."""
 
     directions: np.ndarray  # U [D, D], float16
@@ -36,7 +36,7 @@ class _Rows(NamedTuple):
     solver: Solver
 
 
-def turn(softmax: Softmax, directions: np.ndarray, workers: Workers | None = None) -> Turned:
+def rotate(softmax: Softmax, directions: np.ndarray, workers: Workers | None = None) -> RotatedRows:
     V = softmax.vocab_size
     turned_VD, left = np.empty((V, len(directions)), np.float32), 0.0
     matrix = softmax.matrix
@@ -52,7 +52,7 @@ def turn(softmax: Softmax, directions: np.ndarray, workers: Workers | None = Non
         same &= hashlib.sha256(data).digest() == sha256
         turned_VD[start : start + len(rows_RD)], left = rows_RD, max(left, most)
     digest.update(softmax.bias.data)
-    return Turned(directions, turned_VD, left, digest.hexdigest() if same else "")
+    return RotatedRows(directions, turned_VD, left, digest.hexdigest() if same else "")
 
 
 def turn_block(rows: _Rows, start: int) -> tuple[Float32, float, bytes]:

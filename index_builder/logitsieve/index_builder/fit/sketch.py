@@ -17,7 +17,7 @@ from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
 from logitsieve.index.writer import matrix_changed
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, Turned, rounded, turn
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, RotatedRows, rotate, rounded
 from logitsieve.index_builder.fitting import DEPTH, BuildInputs, FitResult, fastest, sample_rows
 from logitsieve.index_builder.workers import one_thread
 from logitsieve.kernels.simd.lanes import LANES
@@ -66,7 +66,7 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
     heads: dict[int, Head] = {0: ExactHead(softmax, threads=threads)}
 
     def make(first: int) -> None:
-        turned = turn_all(inputs, rounded(turned_at_random(basis_DD, first, seed)))
+        turned = rotate_all(inputs, rounded(rotated_at_random(basis_DD, first, seed)))
         report = counter(progress, "codes", softmax.vocab_size)
         made[first] = code(turned, first, threads, report)
         heads[first] = SketchHead(softmax, made[first], fallback=heads[0], threads=threads)
@@ -102,9 +102,9 @@ def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
     return bool((uppers_RN >= top.logits[:, -1]).mean() < STEEP)
 
 
-def turn_all(inputs: BuildInputs, directions: np.ndarray) -> Turned:
+def rotate_all(inputs: BuildInputs, directions: np.ndarray) -> RotatedRows:
     """Return all rows in other coordinates; InvalidRequest if W has changed since it was hashed."""
-    made = turn(inputs.softmax, directions, inputs.workers)
+    made = rotate(inputs.softmax, directions, inputs.workers)
     if made.sha256 != inputs.softmax.sha256:
         raise matrix_changed()
     return made
@@ -157,7 +157,7 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
         yield matrix[start : start + BLOCK_ROWS].astype(np.float64)
 
 
-def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
+def rotated_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
     """Rotate all but the `first` coordinates by a uniform (Haar) rotation from its own stream."""
     count = max(len(rotation_PD) - first, 0)
     gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
@@ -166,7 +166,7 @@ def turned_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
 
 
 def code(
-    turned: Turned, first: int, threads: int = 1, report: Report = lambda rows: None
+    turned: RotatedRows, first: int, threads: int = 1, report: Report = lambda rows: None
 ) -> dict[str, np.ndarray]:
     rows_VP = turned.rows
     (V, P), groups = rows_VP.shape, -(-len(rows_VP) // LANES)

@@ -11,7 +11,7 @@ import grpc
 from logitsieve.api.results import TopKReply
 from logitsieve.decoding.auto import fitted_to
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.metrics import SHED, TOLD, Call, Metrics
+from logitsieve.server.metrics import CLIENT_WAIT, SHED, Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
 from logitsieve.server.rpc.codec import to_resolved_target, to_response
@@ -76,14 +76,14 @@ class DecoderService:
             if prepared.independent is not None and isinstance(reply, TopKReply):
                 self.shadow.offer(served, chosen, prepared.independent, reply)
             if write is None:
-                waited_ns = call.told_ns + call.queue_ns
+                waited_ns = call.client_wait_ns + call.queue_ns
                 return to_response(method.rpc.response, reply, chosen.origin, waited_ns)
             return write(reply)
 
     def _admit(self, call: Call) -> None:
         waited_ns = perf_counter_ns() - call.arrived_ns
         self.work.admit(call.left_s, waited_ns * 1e-9)
-        if call.told_ns:
-            call.shed = TOLD  # without its client's word it would be let in
-            self.work.admit(call.left_s, (call.told_ns + waited_ns) * 1e-9)
+        if call.client_wait_ns:
+            call.shed = CLIENT_WAIT  # without its client's word it would be let in
+            self.work.admit(call.left_s, (call.client_wait_ns + waited_ns) * 1e-9)
             call.shed = SHED

@@ -30,7 +30,7 @@ ID = re.compile(r"[!-~]{1,128}")  # of a client: a space would begin another fie
 MOST_TOLD_NS = 5_000_000_000  # of a wait that only its client knows
 
 
-class Told(NamedTuple):
+class CallMetadata(NamedTuple):
     """Metadata that a call may bring."""
 
     request_id: str  # "" if it cannot be repeated
@@ -38,7 +38,7 @@ class Told(NamedTuple):
     timeout_ms: int  # of the call in all; 0: not told, or hours
 
 
-def told(metadata: Any) -> Told:
+def read_metadata(metadata: Any) -> CallMetadata:
     request_id, trace, timeout_ms = "", {}, 0
     for key, value in metadata or ():
         if not isinstance(value, str):
@@ -49,10 +49,10 @@ def told(metadata: Any) -> Told:
             request_id = value
         elif key in TRACE_KEYS:
             trace[key] = value
-    return Told(request_id, trace, timeout_ms)
+    return CallMetadata(request_id, trace, timeout_ms)
 
 
-def told_wait_ns(timeout_ms: int, left_s: float | None) -> int:
+def client_wait_ns(timeout_ms: int, left_s: float | None) -> int:
     """Return how long a call has waited in its client and in gRPC, as far as that is believed."""
     if not timeout_ms or left_s is None:
         return 0
@@ -73,10 +73,10 @@ def unary(
     """Wrap `behaviour`, which takes a `kind`; failures become statuses with our trailer."""
 
     async def handler(message: bytes, context: Context) -> bytes:
-        request_id, trace, timeout_ms = told(context.invocation_metadata())
+        request_id, trace, timeout_ms = read_metadata(context.invocation_metadata())
         left_s, peer = context.time_remaining(), peer_of(context)
         call = Call(rpc, len(message), left_s, request_id=request_id, trace=trace, peer=peer)
-        call.told_ns = told_wait_ns(timeout_ms, left_s)
+        call.client_wait_ns = client_wait_ns(timeout_ms, left_s)
         call.shrink = context.held.shrink
         call.arrived_ns -= context.held.waited_ns
         try:

@@ -16,7 +16,7 @@ from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import STREAMS, UNREAD, Call, Metrics
 from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
-from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, told
+from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, read_metadata
 from logitsieve.server.rpc.intake import Held
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.seats import Seat, Seats
@@ -65,7 +65,7 @@ class DecodeStreams:
 
     @guarded
     async def decode(self, messages: AsyncIterator[bytes], context: Context) -> None:
-        of_stream, trace, _ = told(context.invocation_metadata())
+        of_stream, trace, _ = read_metadata(context.invocation_metadata())
         if of_stream:
             context.set_trailing_metadata(((REQUEST_ID, of_stream),))
         try:

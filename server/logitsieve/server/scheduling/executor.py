@@ -27,7 +27,7 @@ from logitsieve.server.scheduling.request import (
     PreparedRequest,
     QueuedRequest,
 )
-from logitsieve.utils.deadline import Timings, ending_by, noting
+from logitsieve.utils.deadline import Timings, ending_by, recording
 from logitsieve.utils.hidden import as_hidden
 from logitsieve.v1.rpcs import Reply
 
@@ -164,7 +164,7 @@ class Executor:
             # No request fails by another's shorter deadline.
             latest = [deadline for deadline in deadlines if deadline is not None]
             end = max(latest) if len(latest) == len(deadlines) else None
-            with ending_by(end), noting(timings):
+            with ending_by(end), recording(timings):
                 outcomes = compute(batch.requests)
         device_ns = self._device_ns() - before
         for queued, outcome in zip(batch.requests, outcomes, strict=True):

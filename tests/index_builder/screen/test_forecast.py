@@ -13,7 +13,7 @@ from logitsieve.evaluation import evaluate
 from logitsieve.index import Index
 from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.screen.cascade import ScreenCosts
-from logitsieve.index_builder.screen.outlook import Outlook, outlook
+from logitsieve.index_builder.screen.forecast import ScreenForecast, forecast
 from tests.index_builder.clustered import make_contexts, make_inputs
 from tests.synthetic import make_hidden, make_softmax
 
@@ -78,7 +78,7 @@ def test_the_worst_text_decides(tmp_path: Path, caplog: pytest.LogCaptureFixture
 def test_more_contexts_are_needed_where_lists_fail(noise: float) -> None:
     _, inputs = make_inputs(rows=1600, noise=noise, vocab_size=400)
     wanted = replace(inputs, target={"p1": 0.99, "p5": 0.99})
-    found = outlook(wanted, ScreenCosts(400.0, 1.0, 1.0))
+    found = forecast(wanted, ScreenCosts(400.0, 1.0, 1.0))
     assert found.rows == 1600
     assert (found.needed > found.rows) == (noise > 1)
     assert (found.left > 0.5) == (noise > 1)
@@ -92,7 +92,7 @@ def test_more_contexts_are_needed_where_lists_fail(noise: float) -> None:
     ],
 )
 def test_the_line_says_how_much_text_a_screen_would_need(needed: float, said: str) -> None:
-    line = Outlook(0.96, 3600, needed).said(texts=5)
+    line = ScreenForecast(0.96, 3600, needed).said(texts=5)
     assert line.startswith("fitted to 3,600 contexts, a screen leaves 96% of the held-out ones ")
     assert said in line
     assert "worst of 5" in line

@@ -36,7 +36,7 @@ class PromptLookup:
         return text[end : end + most]
 
 
-class Ahead:
+class Speculation:
     """Reads drafts of a sequence's next tokens: one more id after each draft that was right.
 
     After a mostly wrong one, the next needs twice as long a match with the text.

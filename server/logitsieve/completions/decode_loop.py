@@ -29,9 +29,9 @@ from logitsieve.api.errors import (
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Int32
 from logitsieve.client.llamacpp import LlamaAttachment
-from logitsieve.client.llamacpp_ahead import Ahead, Drafter
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
+from logitsieve.client.llamacpp_speculation import Drafter, Speculation
 from logitsieve.completions.journal import ENGINE, Journal
 from logitsieve.llamacpp import LlamaContext
 
@@ -79,7 +79,7 @@ class Task:
     read: int = 0  # tokens of the prompt
     rows: Float32 | None = None  # [1, .] that chooses the next token
     made: Continuation | None = None
-    ahead: Ahead | None = None
+    ahead: Speculation | None = None
     scanned: int = 0  # exact logits, of all tokens together
     chosen: int = 0  # tokens chosen or scored
     proven: int = 0
@@ -90,7 +90,7 @@ class Task:
         return self.echo and self.logprobs is not None
 
 
-class Engine:
+class DecodeLoop:
     """Decodes tasks until it is closed."""
 
     def __init__(
@@ -261,12 +261,12 @@ class Engine:
                 self.context, task.number, task.prompt, task.options, task.drawing
             )
             if self._drafter is not None:
-                task.ahead = Ahead(self.context, task.made, self._drafter())
+                task.speculation = Speculation(self.context, task.made, self._drafter())
 
     def _step(self, tasks: list[Task]) -> None:
         for task in tasks:
-            if task.rows is None and task.ahead is not None:
-                self._look_ahead(task, task.ahead)
+            if task.rows is None and task.speculation is not None:
+                self._speculate(task, task.speculation)
         due = sorted((task for task in tasks if task.rows is None), key=lambda task: task.number)
         width = self._widths[self.context.headless]
         for start in range(0, len(due), width):
@@ -310,7 +310,7 @@ class Engine:
             scores.append(([tasks[place] for place in asked], found))
         return scores
 
-    def _look_ahead(self, task: Task, ahead: Ahead) -> None:
+    def _speculate(self, task: Task, ahead: Speculation) -> None:
         before = ahead.drafted, ahead.accepted
         task.rows = ahead.row()
         self.drafted += ahead.drafted - before[0]

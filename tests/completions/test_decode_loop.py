@@ -8,7 +8,7 @@ import pytest
 
 from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
 from logitsieve.client.llamacpp_sequences import GenerationOptions
-from logitsieve.completions.engine import SLICE, Engine, Piece, Task, steady_sequences
+from logitsieve.completions.decode_loop import SLICE, DecodeLoop, Piece, Task, steady_sequences
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from tests.client.test_llamacpp import write_gguf_index
@@ -32,7 +32,7 @@ def test_an_index_takes_over_between_two_requests(make_gguf: Make, gguf_index: P
     told: list[Any] = []
     names = ["dense"]
     with LlamaContext(make_gguf(), separate=True) as context, attach(context, None) as attached:
-        engine = Engine(attached, waiting=2, head_name=lambda: names[0])
+        engine = DecodeLoop(attached, waiting=2, head_name=lambda: names[0])
         first, second = task(told, [5, 6, 7]), task(told, [5, 6, 7])
         engine.submit([first])
         engine.turn()
@@ -53,7 +53,7 @@ def test_an_index_takes_over_between_two_requests(make_gguf: Make, gguf_index: P
 def test_a_long_prompt_stalls_nobody(make_gguf: Make) -> None:
     context = LlamaContext(make_gguf(), sequences=2, separate=True)
     with context, attach(context, None) as attached:
-        engine = Engine(attached, waiting=2, widths={False: 2})
+        engine = DecodeLoop(attached, waiting=2, widths={False: 2})
         short, long, turns = list[Any](), list[Any](), 0
         quick = task(short, [5, 6], max_tokens=3, echo=False, logprobs=None)
         engine.submit([task(long, [7] * (5 * SLICE)), quick])
@@ -90,7 +90,7 @@ def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequence
     context = LlamaContext(path, sequences=sequences, positions=256 * sequences, separate=True)
     index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
     with context, attach(context, LocalDecoder(index), head="sketch") as attached:
-        engine = Engine(attached, waiting=len(asked), widths=steady_sequences(context))
+        engine = DecodeLoop(attached, waiting=len(asked), widths=steady_sequences(context))
         heard = []
         for at_once in (1, len(asked)):
             told: list[list[Any]] = [[] for _ in asked]
@@ -105,14 +105,14 @@ def test_each_text_is_what_it_is_alone(make_gguf: Make, tmp_path: Path, sequence
 
 
 def test_a_refused_request_ends_alone(make_gguf: Make, tmp_path: Path) -> None:
-    """A model that bends its logits is not scored by an index, nor drawn from without top_k."""
+    """A model that caps its logits is not scored by an index, nor drawn from without top_k."""
     path = make_gguf(architecture="gemma2", tied=True, final_logit_softcapping=5.0)
     context = LlamaContext(path, sequences=3, positions=768, separate=True)
     index = open_index(write_gguf_index(context.gguf, tmp_path / "small" / "1"))
     asked: list[dict[str, Any]] = [{}, {"options": options(temperature=1.0)}, {"logprobs": 1}]
     told: list[list[Any]] = [[] for _ in asked]
     with context, attach(context, LocalDecoder(index), head="sketch") as attached:
-        engine = Engine(attached, waiting=3)
+        engine = DecodeLoop(attached, waiting=3)
         engine.submit(
             [
                 task(news, [5, 6], **{"max_tokens": 4, "echo": False, "logprobs": None, **one})
@@ -140,7 +140,9 @@ def test_drafts_change_nothing_of_what_is_told(make_gguf: Make) -> None:
             make_gguf(body="Q4_1", head="Q4_1"), sequences=3, positions=768, separate=True
         )
         with context, attach(context, None) as attached:
-            engine = Engine(attached, waiting=3, widths=steady_sequences(context), drafter=drafter)
+            engine = DecodeLoop(
+                attached, waiting=3, widths=steady_sequences(context), drafter=drafter
+            )
             told: list[list[Any]] = [[] for _ in asked]
             engine.submit(
                 [

@@ -43,7 +43,7 @@ LEAST_OF_A_CLUSTER = 4  # contexts
 FURTHEST = 1000  # times the contexts seen that the law is extended
 
 
-class Outlook(NamedTuple):
+class ScreenForecast(NamedTuple):
     left: float  # share of held-out contexts that a screen fitted to `rows` leaves to the sketch
     rows: int
     needed: float  # contexts that it takes until it may pay; inf: more than FURTHEST times `rows`
@@ -83,7 +83,7 @@ def at_equal_precision(inputs: FitInputs, head: Shared[Head], scratch: Path) -> 
     return replace(inputs, rest=rest_HK)
 
 
-def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
+def forecast(inputs: FitInputs, costs: ScreenCosts) -> ScreenForecast:
     assert inputs.target is not None
     goal = PrecisionGoal(inputs.target, costs, inputs.bound, inputs.rest)
     rows = min(SAMPLED, inputs.train.rows)
@@ -103,9 +103,9 @@ def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
     if plan.reached:
         sizes_H = best.heldout_sizes(best.knapsack.select(plan.budget), plan.probes)
         far_H = best.heldout_cosines < plan.escalate
-        left, read = dearest(inputs.texts, costs, best.clusters, sizes_H, far_H)
+        left, read = costliest_text(inputs.texts, costs, best.clusters, sizes_H, far_H)
         if read <= (1 - NEAR) * costs.fallback:
-            return Outlook(left, rows, rows)
+            return ScreenForecast(left, rows, rows)
     # With f times the failures allowed, in lists unknown, a share 1 / f of the contexts may go to
     # lists. That has to pay for routing, and for NEAR.
     routing = costs.centroid * best.clusters
@@ -115,7 +115,7 @@ def outlook(inputs: FitInputs, costs: ScreenCosts) -> Outlook:
     growth = math.inf
     if paying < 1 and slope > 0:
         growth = math.exp(min(math.log(max(2.0, failed[-1] * paying)) / slope, 99.0))
-    return Outlook(left, rows, rows * growth if growth <= FURTHEST else math.inf)
+    return ScreenForecast(left, rows, rows * growth if growth <= FURTHEST else math.inf)
 
 
 def some(inputs: FitInputs, count: int) -> FitInputs:
@@ -130,7 +130,7 @@ def some(inputs: FitInputs, count: int) -> FitInputs:
     )
 
 
-def dearest(
+def costliest_text(
     texts: Sequence[slice], costs: ScreenCosts, clusters: int, sizes_H: np.ndarray, far_H: Bool
 ) -> tuple[float, float]:
     """Return (share left to the fallback, bytes a row) of the text that takes most."""
@@ -151,7 +151,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
     )
 
 
-def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
+def faster_fallback(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
     """Return the share that a screen leaves to the sketch; None if it costs less and is faster."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
@@ -159,7 +159,7 @@ def beaten(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | 
     ends = [text.indices(rows)[1] * len(trial.hidden) // rows for text in inputs.texts]
     parts = [slice(*each) for each in pairwise([0, *ends]) if each[0] < each[1]]
     clusters = len(screen.arrays["centroids"])
-    left, read = dearest(parts, costs, clusters, top.scanned, top.fallback)
+    left, read = costliest_text(parts, costs, clusters, top.scanned, top.fallback)
     us = None if inputs.config.reproducible else lambda name: trial.us(heads[name])
     lost = read >= costs.fallback
     if us is not None:
