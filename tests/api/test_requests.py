@@ -66,7 +66,7 @@ def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
         (stepped, "lengths", ([0] * 5, [-1] * 4, [0.5] * 4, [2**31] * 4, [2**63] * 4)),
         (stepped, "finished", ([0] * 4, [True] * 3, [1.0] * 4)),
         (stepped, "eos_ids", ([-1], [2**31], [1.5], 3, ["1"], [True], None)),
-        (stepped, "length_alpha", (np.nan, 11, -11, "1", None)),
+        (stepped, "length_penalty", (np.nan, 11, -11, "1", None)),
         (scored, "targets", ([1], [1, 2, 3], [[1], [2, 3]], [[], []], [[[1]], [[2]]], 3, None)),
         (scored, "targets", ([1.0, 2.0], [True, False], ["1", "2"], [-1, 2], [1, 2**31])),
     ],
@@ -83,12 +83,12 @@ def test_hypotheses() -> None:
         lengths=np.arange(4),
         finished=np.array([True, False, False, True]),
         eos_ids=np.array([2, 5]),
-        length_alpha=1,
+        length_penalty=1,
     )
     assert ready.scores.tolist() == [-1, -2, -3, -4.5]
     assert ready.lengths.tolist() == [0, 1, 2, 3]
     assert ready.finished.tolist() == [True, False, False, True]
-    assert (ready.eos_ids, ready.length_alpha) == ((2, 5), 1.0)
+    assert (ready.eos_ids, ready.length_penalty) == ((2, 5), 1.0)
     assert ready.scores.dtype == np.float32
     assert ready.lengths.dtype == np.int32
     assert ready.finished.dtype == np.bool_

@@ -102,7 +102,7 @@ class DenseEngine(NamedTuple):
     def _beam_step(self, hidden: ArrayLike, beams: Beams, constraints: Limits) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
         assert not beams.finished.any()
-        assert beams.length_alpha == 0
+        assert beams.length_penalty == 0
         logits = self._asked("beam_step", hidden)
         sums = log_softmax(logits) + beams.scores[:, None].astype(np.float64)
         sums[~np.isfinite(self._logits(hidden, constraints))] = -np.inf

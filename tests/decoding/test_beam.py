@@ -42,7 +42,7 @@ class Asked(NamedTuple):
             Hypothesis(*each) for each in zip(*numbers, map(log_z_of, self.plain), strict=True)
         ]
         groups = [hypotheses[i : i + beams] for i in range(0, len(hypotheses), beams)]
-        eos, alpha = options["eos_ids"], options["length_alpha"]
+        eos, alpha = options["eos_ids"], options["length_penalty"]
         return [beam_pairs(group, most or options["beams_out"], eos, alpha) for group in groups]
 
     def near_ties(self) -> np.ndarray:
@@ -75,7 +75,7 @@ def requests(draw: st.DrawFn, whole: Whole, size: int, tied: bool) -> Asked:
         "beams_in": beams,
         "beams_out": draw(st.sampled_from([1, 2, 3, 5, 40])),
         "eos_ids": draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3)),
-        "length_alpha": draw(st.sampled_from([0.0, 0.6, 1.0, -1.0])),
+        "length_penalty": draw(st.sampled_from([0.0, 0.6, 1.0, -1.0])),
         "constraints": constraints,
     }
     made = plain if constraints is None else edited_logits(softmax, hidden, constraints)

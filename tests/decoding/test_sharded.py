@@ -184,7 +184,7 @@ def test_draws_are_those_of_the_whole(
 def test_beams_are_those_of_the_whole(
     local: LocalDecoder, sharded: ShardedDecoder, name: str, alpha: float
 ) -> None:
-    options = dict[str, Any](beams_in=3, beams_out=4, lengths=np.arange(9), length_alpha=alpha)
+    options = dict[str, Any](beams_in=3, beams_out=4, lengths=np.arange(9), length_penalty=alpha)
     options |= {"constraints": CONSTRAINTS[name], "finished": np.arange(9) == 4, "eos_ids": [2]}
     scores = -np.arange(9, dtype=np.float32) / 7
     one, other = (each.beam_step(HIDDEN, scores, **options) for each in (local, sharded))
@@ -192,7 +192,7 @@ def test_beams_are_those_of_the_whole(
     choices, same = ((each.parents, each.tokens, each.finished) for each in (one, other))
     np.testing.assert_equal(choices, same)
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(one.ranks, other.ranks, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(one.normalized_scores, other.normalized_scores, rtol=1e-6, atol=1e-5)
 
 
 def test_equal_logits_of_two_shards_are_in_order_and_not_exact(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_beams(
     pair: Pair, head: Any, beams_in: int, beams_out: int, alpha: float, constraints: Any
 ) -> None:
     asked: Any = {"head": head, "beams_in": beams_in, "beams_out": beams_out, "eos_ids": [17, 5]}
-    asked |= {"length_alpha": alpha, "constraints": constraints}
+    asked |= {"length_penalty": alpha, "constraints": constraints}
     for seed in range(3):
         assert_all_same(pair, "beam_step", HIDDEN, **hypotheses(seed), **asked)
 

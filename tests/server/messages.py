@@ -32,7 +32,7 @@ GOOD: dict[str, Any] = {
         lengths=put(pb.Tensor(), np.array([1, 2, 3, 4], np.int32)),
         finished=put(pb.Tensor(), np.array([False, True, False, False])),
         eos_ids=[2, 5],
-        length_alpha=0.6,
+        length_penalty=0.6,
     ),
     "Sample": pb.SampleRequest(
         target=TARGET,

@@ -76,7 +76,7 @@ def ask_beam_step(decoder: Decoder, hidden: Any, **options: Any) -> Any:
         lengths=rows,
         finished=rows % 3 == 1,
         eos_ids=[2, 4],
-        length_alpha=0.6,
+        length_penalty=0.6,
         **options,
     )
 
@@ -253,7 +253,7 @@ REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
         "lengths": [[1.0, 2.0], [1, -2]],
         "finished": [[1, 0], [True, False]],
         "eos_ids": [[-1]],
-        "length_alpha": [100],
+        "length_penalty": [100],
     },
 }
 GIVEN: dict[str, dict[str, Any]] = {

@@ -50,7 +50,7 @@ def tied(random: Generator, kind: str) -> Tally:
                 "normalizer": normalizer,
                 "exact": True,
                 "lengths": lengths,
-                "length_alpha": alpha,
+                "length_penalty": alpha,
             }
             how |= {"beams_in": beams_in, "beams_out": beams_out, "eos_ids": [0]}
             reply = decoder.beam_step(hidden, scores, **how)

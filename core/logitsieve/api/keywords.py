@@ -95,7 +95,7 @@ class BeamOptions(Target, total=False):
     lengths: ArrayLike | None
     finished: ArrayLike | None
     eos_ids: Sequence[int]
-    length_alpha: float
+    length_penalty: float
 
 
 DEFAULTS: Mapping[str, Any] = {
@@ -117,7 +117,7 @@ DEFAULTS: Mapping[str, Any] = {
     "lengths": None,
     "finished": None,
     "eos_ids": (),
-    "length_alpha": 0.0,
+    "length_penalty": 0.0,
 }
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -77,7 +77,7 @@ class Beams(NamedTuple):
     lengths: Int32  # [B]
     finished: Bool  # [B]
     eos_ids: tuple[int, ...]
-    length_alpha: float
+    length_penalty: float
 
     @classmethod
     def of(
@@ -102,7 +102,7 @@ class Beams(NamedTuple):
             vector("lengths", given["lengths"], rows, np.int32, "iu"),
             vector("finished", given["finished"], rows, np.bool_, "b"),
             _eos(given["eos_ids"]),
-            number("length_alpha", given["length_alpha"], -STEEPEST, STEEPEST),
+            number("length_penalty", given["length_penalty"], -STEEPEST, STEEPEST),
         )
         if not np.isfinite(ready.scores).all():
             raise InvalidRequest("scores", "NaN or infinity", "finite numbers")

@@ -172,6 +172,6 @@ class BeamStepReply(NamedTuple):
     parents: Int32  # [G, K] place within the group of the hypothesis that is continued
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K] sums of log-probabilities
-    ranks: Float32  # [G, K] scores under the length penalty, descending
+    normalized_scores: Float32  # [G, K] scores over the length penalty, descending
     finished: Bool  # [G, K]
     answer: Answer  # exact, a row: its group's pairs and their order are the full softmax's, proven

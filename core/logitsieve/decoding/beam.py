@@ -49,7 +49,7 @@ class BeamChoice(NamedTuple):
     parents: Int32  # [G, K], -1 if a group has too few pairs
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K]
-    ranks: Float32  # [G, K]
+    normalized_scores: Float32  # [G, K]
     finished: Bool  # [G, K]
     provenance: Provenance  # scanned: 0 for finished hypotheses
     log_z: LogZ32  # NaN for finished hypotheses
@@ -113,9 +113,9 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
     log_z, of_live = np.zeros((rows, FIELDS)), live if live.size < rows else EVERY
     log_z[of_live] = estimate.fields
     divisors, alike = np.ones(rows), np.arange(rows)
-    if beams.length_alpha:
+    if beams.length_penalty:
         lengths = beams.lengths.astype(np.float64) + ~beams.finished
-        divisors = ((5.0 + lengths) / 6.0) ** beams.length_alpha
+        divisors = ((5.0 + lengths) / 6.0) ** beams.length_penalty
     if live.size < rows:
         alike[beams.finished] = -1
     return _Step(beams.scores.astype(np.float64), divisors, alike, lists, log_z), of_live

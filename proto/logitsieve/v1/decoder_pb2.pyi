@@ -190,7 +190,7 @@ class TopKResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ids: _Optional[_Union[Tensor, _Mapping]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class BeamStepRequest(_message.Message):
-    __slots__ = ("target", "hidden", "scores", "lengths", "finished", "beams_in", "beams_out", "eos_ids", "length_alpha", "constraints")
+    __slots__ = ("target", "hidden", "scores", "lengths", "finished", "beams_in", "beams_out", "eos_ids", "length_penalty", "constraints")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
@@ -199,7 +199,7 @@ class BeamStepRequest(_message.Message):
     BEAMS_IN_FIELD_NUMBER: _ClassVar[int]
     BEAMS_OUT_FIELD_NUMBER: _ClassVar[int]
     EOS_IDS_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_ALPHA_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     target: Target
     hidden: Tensor
@@ -209,25 +209,25 @@ class BeamStepRequest(_message.Message):
     beams_in: int
     beams_out: int
     eos_ids: _containers.RepeatedScalarFieldContainer[int]
-    length_alpha: float
+    length_penalty: float
     constraints: Constraints
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ..., beams_in: _Optional[int] = ..., beams_out: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., length_alpha: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ..., beams_in: _Optional[int] = ..., beams_out: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., length_penalty: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
 
 class BeamStepResponse(_message.Message):
-    __slots__ = ("answer", "parents", "tokens", "scores", "ranks", "finished")
+    __slots__ = ("answer", "parents", "tokens", "scores", "normalized_scores", "finished")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
-    RANKS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZED_SCORES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     answer: Answer
     parents: Tensor
     tokens: Tensor
     scores: Tensor
-    ranks: Tensor
+    normalized_scores: Tensor
     finished: Tensor
-    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., parents: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., ranks: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., parents: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., normalized_scores: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
     __slots__ = ("target", "hidden", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs")

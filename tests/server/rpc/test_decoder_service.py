@@ -108,7 +108,7 @@ OWN: dict[str, dict[str, list[Any]]] = {
         "finished.data": [tensor(BOOL, 4, 1, bytes([0, 1, 2, 0]))],
         "finished.dtype": [tensor(INT32, 4)],
         "eos_ids": [[], [-1], [1] * 129],
-        "length_alpha": [float("inf"), 11.0],
+        "length_penalty": [float("inf"), 11.0],
     },
     "Sample": {
         "samples": [0, 65],

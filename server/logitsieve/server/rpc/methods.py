@@ -103,7 +103,7 @@ def read_beam_step(
         "lengths": vector_if_set(request, "lengths", DType.INT32),
         "finished": vector_if_set(request, "finished", DType.BOOL),
         "eos_ids": list(request.eos_ids),
-        "length_alpha": request.length_alpha,
+        "length_penalty": request.length_penalty,
     }
 
     def read() -> BeamStepRequest:
