@@ -25,7 +25,7 @@ from benchmarks.tables.service import kernels as table
 from benchmarks.tables.service import model_kernels as model_table
 from logitsieve.heads import ExactHead, ScreenHead, SketchHead, Softmax
 from logitsieve.index_builder.fit import sketch as fit
-from logitsieve.index_builder.fit.rotated_rows import rounded, turn
+from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.kernels.topk.exact_topk import csr_logits
 
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
@@ -79,8 +79,8 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
     exact = ExactHead(softmax)
     moments = fit.second_moments(weight, fit.RIDGE), fit.second_moments(hidden, fit.CONTEXT_RIDGE)
-    basis = fit.turned_at_random(fit.balanced(*moments), FIRST, seed=0)
-    sketch = fit.code(turn(softmax, rounded(basis)), FIRST)
+    basis = fit.rotated_at_random(fit.balanced(*moments), FIRST, seed=0)
+    sketch = fit.code(rotate(softmax, rounded(basis)), FIRST)
     coded = {name: aligned(array) for name, array in sketch.items()}
     bounded = SketchHead(softmax, coded, knobs={"max_error": 0.0})
     bounds, turned = sketch["coarse"].nbytes, sketch["directions"].nbytes

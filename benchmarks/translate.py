@@ -135,7 +135,12 @@ class Peer:
         ended, ranks = np.isin(tokens, options["eos_ids"]), values.numpy()
         answer = SimpleNamespace(exact=np.zeros(len(hidden), np.bool_))
         return SimpleNamespace(
-            parents=parents, tokens=tokens, scores=ranks, normalized_scores=ranks, finished=ended, answer=answer
+            parents=parents,
+            tokens=tokens,
+            scores=ranks,
+            normalized_scores=ranks,
+            finished=ended,
+            answer=answer,
         )
 
 

@@ -8,15 +8,15 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Head, SketchHead, Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.fit.rotated_rows import rounded, turn
+from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.index_builder.fit.sketch import (
     CONTEXT_RIDGE,
     RIDGE,
     balanced,
     code,
+    rotated_at_random,
     row_moments,
     second_moments,
-    turned_at_random,
 )
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
@@ -128,7 +128,7 @@ def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def sketch_arrays(softmax: Softmax, basis: np.ndarray, first: int = 16, seed: int = 0) -> Arrays:
     """The part `sketch` with so many coordinates in eight bits."""
-    return code(turn(softmax, rounded(turned_at_random(basis, first, seed))), first)
+    return code(rotate(softmax, rounded(rotated_at_random(basis, first, seed))), first)
 
 
 def sketch_head(softmax: Softmax, arrays: Arrays, **options: Any) -> SketchHead:

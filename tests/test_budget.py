@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 324,
     "lines of source": 45_047,
     "lines of core/": 18_815,
-    "lines of tests/": 42_419,
+    "lines of tests/": 42_420,
     "lines of tools/": 4_249,
-    "lines of benchmarks/": 8_621,
+    "lines of benchmarks/": 8_626,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -40,6 +40,7 @@ EXTRAS = {
     "server/logitsieve/console": "console",
     "server/logitsieve/completions": "llamacpp",
     "client": "",
+    "client/logitsieve/client": "",
     "client/logitsieve/client/huggingface": "huggingface",
     "client/logitsieve/client/llamacpp": "llamacpp",
     "server/logitsieve/ray": "ray",

@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.rotated_rows import turn
+from logitsieve.index_builder.fit.rotated_rows import rotate
 from logitsieve.index_builder.fit.sketch import code
 from tests.oracle import logits64
 from tools.attacks import topk
@@ -73,7 +73,7 @@ def climbing_rows(random: Generator) -> Tally:
         row = random.integers(V)
         W[row] *= (1 + 2.0 ** -random.uniform(0, step + 1) * random.standard_normal(D)).astype("f4")
         softmax = Softmax(W, victim.softmax.bias)
-        turned = turn(softmax, victim.turned.directions)
+        turned = rotate(softmax, victim.turned.directions)
         tried = Sketched(softmax, turned, code(turned, 16))
         tally.join(judged(tried, hidden))
         tight = float(_tightest(tried, hidden).max())

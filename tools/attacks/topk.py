@@ -9,7 +9,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.exact import ExactHead
-from logitsieve.index_builder.fit.rotated_rows import rounded, turn
+from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.index_builder.fit.sketch import code
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.sketch.sketch import widths_of
@@ -65,7 +65,7 @@ def coded_exactly(random: Generator, V: int) -> tuple[Sketched, Float32]:
     W[:, random.integers(D)] = 127  # the scale is a power of two then
     W *= np.float32(2.0 ** random.integers(-20, 20))
     softmax = Softmax(W, np.zeros(V, np.float32))
-    turned = turn(softmax, rounded(np.eye(D)))
+    turned = rotate(softmax, rounded(np.eye(D)))
     arrays = code(turned, 64)
     h = random.integers(-16256, 16257, D).astype(np.float32)
     h[random.integers(D)] = 16256  # the largest code: its scale is a power of two too

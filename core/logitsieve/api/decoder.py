@@ -141,8 +141,8 @@ class Decoder(ABC):
         continuation's score adds logit - log Z, log Z over all V ids whatever the constraints. A
         finished hypothesis continues as itself with the first of `eos_ids`: its log Z is NaN.
 
-        Ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then logit, then id. If a
-        proven interval of log Z leaves an order open, a narrower one settles it.
+        Ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then logit, then id. If
+        a proven interval of log Z leaves an order open, a narrower one settles it.
         """
         hidden = self._rows(hidden)
         ready = Beams.of(len(hidden), scores, beams_in, beams_out, options)

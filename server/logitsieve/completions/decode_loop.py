@@ -79,7 +79,7 @@ class Task:
     read: int = 0  # tokens of the prompt
     rows: Float32 | None = None  # [1, .] that chooses the next token
     made: Continuation | None = None
-    ahead: Speculation | None = None
+    speculation: Speculation | None = None
     scanned: int = 0  # exact logits, of all tokens together
     chosen: int = 0  # tokens chosen or scored
     proven: int = 0

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, rounded, turn, turn_block
+from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, rotate, rounded, turn_block
 from logitsieve.index_builder.workers import Workers
 from tests.index_builder.building import Watched
 from tests.synthetic import make_hidden, make_softmax, rotated
@@ -17,9 +17,9 @@ def softmax_and_directions() -> tuple[Softmax, np.ndarray]:
 
 def test_workers_give_the_same_bits() -> None:
     softmax, directions = softmax_and_directions()
-    alone = turn(softmax, directions)
+    alone = rotate(softmax, directions)
     with ThreadPoolExecutor(3) as pool:
-        many = turn(softmax, directions, Workers(pool))
+        many = rotate(softmax, directions, Workers(pool))
     np.testing.assert_array_equal(many.rows, alone.rows)
     assert (many.left, many.sha256) == (alone.left, alone.sha256)
     assert alone.sha256 == softmax.sha256
@@ -27,7 +27,7 @@ def test_workers_give_the_same_bits() -> None:
 
 def test_rows_and_their_rest_are_the_matrix() -> None:
     softmax, directions = softmax_and_directions()
-    turned = turn(softmax, directions)
+    turned = rotate(softmax, directions)
     rest = softmax.weight - turned.rows.astype(np.float64) @ directions.astype(np.float64)
     longest = np.linalg.norm(rest, axis=1).max()
     assert longest <= turned.left <= 1e-6 * np.linalg.norm(softmax.weight, axis=1).max()
@@ -51,4 +51,4 @@ def test_a_matrix_that_changes_meanwhile_has_no_hash() -> None:
         weight[5, 3] += 1
 
     with Watched(change) as pool:
-        assert turn(Softmax(weight, softmax.bias), directions, Workers(pool)).sha256 == ""
+        assert rotate(Softmax(weight, softmax.bias), directions, Workers(pool)).sha256 == ""
