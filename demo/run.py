@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from demo.contexts import FIT, HELD_OUT, PROMPTS, capture_contexts, three_texts, windows
-from demo.decode import Reader, Writer
+from demo.decode import HEADS, Reader, Writer
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.lstm import Lstm
 from demo.measure import measure
@@ -154,6 +154,7 @@ class Demo:
                 out,
                 vocabulary=self.vocabulary.words,
                 target_precision=TARGET,
+                heads=HEADS,  # shown, even if one is no faster on this machine
                 config=self.options.search,
                 progress=bars,
                 heldout=scratch / "choose.npy",

@@ -70,7 +70,7 @@ def test_messages_of_a_stream_and_failures_have_theirs(server: Running, exporter
     with server.client.with_options(metadata=HEADER).stream() as stream:
         stream.topk(make_hidden(1), 2, model="demo")
         with pytest.raises(InvalidRequest):
-            stream.topk(make_hidden(1), 0, model="demo")
+            stream.topk(make_hidden(1), 1 << 20, model="demo")
     *_, good, bad = exporter.get_finished_spans()
     assert {good.context.trace_id, bad.context.trace_id} == {TRACE}
     assert (bad.status.status_code.name, bad.status.description) == ("ERROR", "INVALID_ARGUMENT")
