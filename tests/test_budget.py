@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 324,
-    "lines of source": 45_047,
-    "lines of core/": 18_815,
-    "lines of tests/": 42_420,
+    "lines of source": 45_042,
+    "lines of core/": 18_809,
+    "lines of tests/": 42_410,
     "lines of tools/": 4_249,
     "lines of benchmarks/": 8_626,
 }

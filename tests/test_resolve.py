@@ -39,7 +39,10 @@ def resolved(python: str, *options: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==(\S+)", done.stdout, re.M))
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.13"])
+SWEPT = pytest.param("3.12", marks=pytest.mark.exhaustive)  # no marker tells it from both others
+
+
+@pytest.mark.parametrize("python", ["3.11", SWEPT, "3.13"])
 def test_all_extras_resolve_together_and_so_each_alone(python: str) -> None:
     versions = resolved(python, "--all-extras")
     assert {"torch", "triton", "numpy", "ray", "lm-eval", "mkdocs", "atheris"} <= versions.keys()

@@ -1,29 +1,21 @@
 """A Decoder of plain numpy over all V logits: the reference of what is built on decoders."""
 
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from logitsieve.api.constraints import SETS, Constraints
-from logitsieve.api.decoder import Decoder
+from logitsieve.api.decoder import Decoder, EngineBase
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import Purpose, Target
-from logitsieve.api.requests import (
-    Beams,
-    BeamStepRequest,
-    Request,
-    SampleRequest,
-    Sampling,
-    ScoreRequest,
-    TopKRequest,
-)
+from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
     BeamStepReply,
     Float64,
-    Int32,
     SampleReply,
     ScoreReply,
     TopKReply,
@@ -34,7 +26,6 @@ from tests.client.tiny_models import prompts
 from tests.oracle import edited
 
 Limits = Constraints | None
-R = TypeVar("R")
 
 
 class DenseDecoder(Decoder):
@@ -53,26 +44,13 @@ class DenseDecoder(Decoder):
         return DenseEngine(self, cast("Target", asked))
 
 
-class DenseEngine(NamedTuple):
+@dataclass(frozen=True)
+class DenseEngine(EngineBase):
     decoder: DenseDecoder
     target: Target
 
-    def answer(self, request: Request[R]) -> R:
-        found: Any
-        match request:
-            case TopKRequest():
-                found = self._topk(request.hidden, request.k, request.constraints)
-            case ScoreRequest():
-                found = self._score(request.hidden, request.targets, request.constraints)
-            case SampleRequest():
-                found = self._sample(request.hidden, request.sampling, request.constraints)
-            case BeamStepRequest():
-                found = self._beam_step(request.hidden, request.beams, request.constraints)
-        reply: R = found
-        return reply
-
-    def _topk(self, hidden: ArrayLike, k: int, constraints: Limits) -> TopKReply:
-        logits = self._asked("topk", hidden, constraints)
+    def _topk(self, request: TopKRequest) -> TopKReply:
+        k, logits = request.k, self._asked("topk", request.hidden, request.constraints)
         if (np.isfinite(logits).sum(axis=1) < k).any():
             raise InvalidRequest("k", k, "as many as the constraints leave")
         ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
@@ -80,15 +58,17 @@ class DenseEngine(NamedTuple):
         normalizer = self.target.get("normalizer") or ""
         return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
 
-    def _score(self, hidden: ArrayLike, targets: Int32, constraints: Limits) -> ScoreReply:
-        logits = self._asked("score", hidden, constraints)
-        found = np.take_along_axis(log_softmax(logits), targets, axis=1)
+    def _score(self, request: ScoreRequest) -> ScoreReply:
+        logits = self._asked("score", request.hidden, request.constraints)
+        found = np.take_along_axis(log_softmax(logits), request.targets, axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
 
-    def _sample(self, hidden: ArrayLike, sampling: Sampling, constraints: Limits) -> SampleReply:
+    def _sample(self, request: SampleRequest) -> SampleReply:
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
+        sampling = request.sampling
         assert not sampling.top_k
-        logits = self._asked("sample", hidden, constraints) / sampling.temperature
+        logits = self._asked("sample", request.hidden, request.constraints)
+        logits /= sampling.temperature
         _filter(logits, sampling.top_p, sampling.min_p)
         noise = [
             np.random.default_rng(int(seed)).gumbel(size=(sampling.samples, len(row)))
@@ -99,13 +79,14 @@ class DenseEngine(NamedTuple):
         answer = self._answer(logits, self.target.get("normalizer") or "")
         return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
 
-    def _beam_step(self, hidden: ArrayLike, beams: Beams, constraints: Limits) -> BeamStepReply:
+    def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
+        hidden, beams = request.hidden, request.beams
         assert not beams.finished.any()
         assert beams.length_penalty == 0
         logits = self._asked("beam_step", hidden)
         sums = log_softmax(logits) + beams.scores[:, None].astype(np.float64)
-        sums[~np.isfinite(self._logits(hidden, constraints))] = -np.inf
+        sums[~np.isfinite(self._logits(hidden, request.constraints))] = -np.inf
         width = sums.shape[1]
         groups = sums.reshape(-1, beams.beams_in * width)
         order = np.argsort(-groups, axis=1, kind="stable")[:, : beams.beams_out]

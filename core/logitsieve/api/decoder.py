@@ -3,7 +3,8 @@
 from __future__ import annotations  # help() shows types as they are written
 
 from abc import ABC, abstractmethod
-from typing import Protocol, TypeVar, Unpack
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -40,10 +41,39 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """What answers requests: an index at one operating point, shards, or a server."""
+    """An index at one operating point, shards, or a server: each answers requests."""
 
     def answer(self, request: Request[R]) -> R:
         """Answer a request of a `Decoder`'s methods; InvalidRequest names the field at fault."""
+
+
+METHOD_OF: Mapping[type[Request[Any]], str] = {
+    TopKRequest: "_topk",
+    ScoreRequest: "_score",
+    SampleRequest: "_sample",
+    BeamStepRequest: "_beam_step",
+}
+
+
+class EngineBase(ABC):
+    """An engine that answers each kind of request by a method of its own."""
+
+    def answer(self, request: Request[R]) -> R:
+        """Answer a request; InvalidRequest names the field at fault."""
+        reply: R = getattr(self, METHOD_OF[type(request)])(request)
+        return reply
+
+    @abstractmethod
+    def _topk(self, request: TopKRequest) -> TopKReply: ...
+
+    @abstractmethod
+    def _score(self, request: ScoreRequest) -> ScoreReply: ...
+
+    @abstractmethod
+    def _sample(self, request: SampleRequest) -> SampleReply: ...
+
+    @abstractmethod
+    def _beam_step(self, request: BeamStepRequest) -> BeamStepReply: ...
 
 
 class Decoder(ABC):
@@ -65,7 +95,8 @@ class Decoder(ABC):
 
     def _answer(self, target: Target, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
-        return self.engine_for(target, len(request.hidden), k, request.purpose).answer(request)
+        purpose = request.purpose(request.constraints is not None)
+        return self.engine_for(target, len(request.hidden), k, purpose).answer(request)
 
     @shows_keywords(Target)
     def topk(
@@ -85,9 +116,8 @@ class Decoder(ABC):
             check_keywords(Target, target)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:  # which engines convert
             hidden = self._rows(hidden)
-        request = TopKRequest(hidden, whole("k", k, 1, self._most_ids), constraints=constraints)
-        engine = self.engine_for(target, len(hidden), k, "" if constraints else "best")
-        return engine.answer(request)
+        k = whole("k", k, 1, self._most_ids)
+        return self._answer(target, TopKRequest(hidden, k, constraints=constraints))
 
     @shows_keywords(Target)
     def score(

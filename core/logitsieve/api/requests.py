@@ -6,6 +6,7 @@ Shape letters: B rows of hidden, D its size, T targets a row.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -123,7 +124,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request(Generic[R_co]):
+class Request(ABC, Generic[R_co]):
     """A request about the next tokens of rows of hidden, which an engine answers by an `R_co`.
 
     Engines check what only an index can tell: D, and ids against V.
@@ -134,18 +135,18 @@ class Request(Generic[R_co]):
 
     @property
     def ids_a_row(self) -> int:
-        """The best ids of each row that it needs, for which AUTO chooses."""
+        """The number of best ids a row for which AUTO chooses a head."""
         return 1
 
-    @property
-    def purpose(self) -> Purpose:
-        """What it needs from all V ids."""
+    @classmethod
+    def purpose(cls, constrained: bool) -> Purpose:
+        """Return what such a request needs from all V ids, with constraints or without."""
         return ""
 
     @property
+    @abstractmethod
     def options(self) -> Mapping[str, Any]:
-        """Its own fields, named as in decoder.proto."""
-        raise NotImplementedError
+        """The fields of this kind of request, named as in decoder.proto."""
 
     def part(self, rows: slice) -> Self:
         """Return the request about some of its rows, if `for_rows` made its constraints."""
@@ -166,10 +167,10 @@ class TopKRequest(Request[TopKReply]):
         """See `Request`."""
         return self.k
 
-    @property
-    def purpose(self) -> Purpose:
+    @classmethod
+    def purpose(cls, constrained: bool) -> Purpose:
         """See `Request`."""
-        return "best" if self.constraints is None else ""
+        return "" if constrained else "best"
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -199,8 +200,8 @@ class SampleRequest(Request[SampleReply]):
 
     sampling: Sampling
 
-    @property
-    def purpose(self) -> Purpose:
+    @classmethod
+    def purpose(cls, constrained: bool) -> Purpose:
         """See `Request`."""
         return "draws"
 
@@ -226,10 +227,10 @@ class BeamStepRequest(Request[BeamStepReply]):
         """See `Request`."""
         return self.beams.beams_out
 
-    @property
-    def purpose(self) -> Purpose:
+    @classmethod
+    def purpose(cls, constrained: bool) -> Purpose:
         """See `Request`."""
-        return "steps" if self.constraints is None else ""
+        return "" if constrained else "steps"
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -177,11 +177,8 @@ class Auto:
         if not able:
             return _at(self._proving, most)
         batch = self.batch(rows)
-        times = {each.head: inf for each in able}
-        for each in able:
-            us = self._counted(each, batch, each.draw_us_at(batch))
-            times[each.head] = min(times[each.head], us)
-        return _at(min(sorted(times), key=times.__getitem__), most)
+        times = ((self._counted(each, batch, each.draw_us_at(batch)), each.head) for each in able)
+        return _at(min(times)[1], most)
 
 
 def _at(head: str, max_error: float) -> Setting:

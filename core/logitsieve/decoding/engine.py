@@ -1,13 +1,13 @@
 """A decoder held at one operating point."""
 
-from collections.abc import Callable, Mapping
 from math import inf
 from time import perf_counter_ns
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
+from logitsieve.api.decoder import EngineBase
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import (
     BeamStepRequest,
@@ -48,10 +48,8 @@ from logitsieve.index import Index
 
 NO_LOG_Z = LogZ32(None)
 
-R = TypeVar("R")
 
-
-class LocalEngine:
+class LocalEngine(EngineBase):
     """One index answering through one head, with one normalizer ("" for none).
 
     A `width` limits the interval of log Z; it needs a normalizer that proves one, by default
@@ -88,11 +86,6 @@ class LocalEngine:
         knobs = "".join(f" {name}={value:g}" for name, value in self.knobs.items())
         normalizer = f", normalizer={self.normalizer}" if self.normalizer else ""
         return f"<LocalEngine {self.model}@{self.version}: head={self.head}{knobs}{normalizer}>"
-
-    def answer(self, request: Request[R]) -> R:
-        """Answer a request; InvalidRequest names the field at fault."""
-        reply: R = self._answers[type(request)](self, request)
-        return reply
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
@@ -171,13 +164,6 @@ class LocalEngine:
         step = beam_step(query, request.beams, request.constraints, normalizer)
         answer = self._origin(started, step.provenance, normalizer.name, step.log_z)
         return BeamStepReply(*step[:5], answer)
-
-    _answers: ClassVar[Mapping[type[Request[Any]], Callable[..., Any]]] = {
-        TopKRequest: _topk,
-        ScoreRequest: _score,
-        SampleRequest: _sample,
-        BeamStepRequest: _beam_step,
-    }
 
     def _origin(
         self,

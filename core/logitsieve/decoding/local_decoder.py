@@ -71,9 +71,7 @@ class LocalDecoder(Decoder):
             return self._chosen(auto.batch(rows), 0, DEFAULT_TARGET)
         if (model := target.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        asked = resolved_target(target)
-        if purpose and asked.automatic:
-            asked = fitted_to(asked, purpose, auto, rows)
+        asked = fitted_to(resolved_target(target), purpose, auto, rows)
         if not asked.automatic:
             return self.engine(asked.head, asked.knobs, asked.normalizer, asked.width)
         return self._chosen(auto.batch(rows), auto.k_class(k, asked.precision), asked)

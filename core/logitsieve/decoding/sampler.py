@@ -226,7 +226,7 @@ def _far_redrawn(
     query: Query, how: Sampling, draws: Draws, best: BestLogits, log_z: LogZ, sure: Int64,
     far: Int64,
 ) -> Draws:  # fmt: skip
-    """Draw again for the rows `far` whose nuclei may go beyond the best ids."""
+    """Draw again for the rows `far`. The nucleus of such a row may go beyond its best ids."""
     log_z = log_z._replace(fields=log_z.fields[far])
     again = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far])
     return _redrawn(query, how, draws, far, again)

@@ -5,12 +5,12 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from logitsieve.api.constraints import Constraints
-from logitsieve.api.decoder import Decoder, Engine
+from logitsieve.api.decoder import Decoder, Engine, EngineBase
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -19,13 +19,7 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.api.keywords import Purpose, Target
-from logitsieve.api.requests import (
-    BeamStepRequest,
-    Request,
-    SampleRequest,
-    ScoreRequest,
-    TopKRequest,
-)
+from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
@@ -61,7 +55,6 @@ from logitsieve.kernels.topk.merge import HIGH, LOW
 from logitsieve.utils.deadline import current_timings, ending_by, time_left
 from logitsieve.utils.hidden import as_hidden
 
-R = TypeVar("R")
 Missing = Literal["refuse", "answer"]
 
 CALLS_AT_ONCE = 8  # per shard
@@ -148,7 +141,7 @@ class ShardedDecoder(Decoder):
             close()
 
 
-class ShardedEngine:
+class ShardedEngine(EngineBase):
     """The shards, asked with the keywords of one `Target`; see `LocalEngine`."""
 
     def __init__(self, decoder: ShardedDecoder, target: Mapping[str, Any]) -> None:
@@ -160,11 +153,6 @@ class ShardedEngine:
         self._plain = {**self._target, "normalizer": None, "width": None}
         # Logits follow from log-probabilities as closely as log Z is known.
         self._closely = {**self._target, "normalizer": target.get("normalizer") or EXACT.name}
-
-    def answer(self, request: Request[R]) -> R:
-        """Answer a request; InvalidRequest names the field at fault. ShardUnavailable."""
-        reply: R = self._answers[type(request)](self, request)
-        return reply
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
@@ -236,13 +224,6 @@ class ShardedEngine:
         step = choose_pairs(beams, live, k, lists, (best.ids >= 0).sum(axis=1), log_z)
         source = {**step.provenance._asdict(), "normalizer": self._closely["normalizer"]}
         return BeamStepReply(*step[:5], self._origin(started, best, step.log_z, **source))
-
-    _answers: ClassVar[Mapping[type[Request[Any]], Callable[..., Any]]] = {
-        TopKRequest: _topk,
-        ScoreRequest: _score,
-        SampleRequest: _sample,
-        BeamStepRequest: _beam_step,
-    }
 
     def _origin(self, started: int, found: ShardCandidates, log_z: LogZ32, **source: Any) -> Answer:
         value, low, high, error = log_z

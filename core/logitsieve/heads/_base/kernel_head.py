@@ -196,7 +196,7 @@ class Head(ABC):
         return _make(TopK, (ids, logits, exact, scanned, handed))
 
     def _shared(self, rows: int, k: int) -> bool:
-        """Whether threads share W, not the rows of hidden."""
+        """Tell if each thread takes a share of W; otherwise each takes some rows of hidden."""
         shares = len(self._shares)
         few = shares > 1 and rows < FEW_ROWS
         return few and SHARE_ANSWERS * k * shares <= self._vocab_size
@@ -226,7 +226,8 @@ class Head(ABC):
         return max(refused) if refused else sum(results)
 
     def _run_shares(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        (rows, k), made = ids.shape, ((INT32, ids.shape[1]), (FLOAT32, ids.shape[1]), (INT32,))
+        rows, k = ids.shape
+        made = (INT32, k), (FLOAT32, k), (INT32,)
         results, (found, _, computed) = self._spread(self._kernel, hidden, k, (), *made)
         if status := min(results):
             return status
@@ -365,7 +366,7 @@ class ClusteredHead(ListingHead):
 
 
 def joined(log_z: Float64) -> Float64:
-    """Return log Z [B, 4] of all rows of W from that of each share [S, B, 4], with TOP 0."""
+    """Add up what each share of W found, log Z [S, B, 4] with a TOP of 0, to log Z [B, 4]."""
     fields: Float64 = np.logaddexp.reduce(log_z, axis=0)
     fields[:, TOP] = 0.0
     fields[:, LOW] -= JOINED * (1.0 + np.abs(fields[:, LOW]))

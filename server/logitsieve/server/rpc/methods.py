@@ -12,7 +12,7 @@ import numpy as np
 from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import BeamOptions, Purpose, SampleOptions
+from logitsieve.api.keywords import BeamOptions, SampleOptions
 from logitsieve.api.requests import (
     Beams,
     BeamStepRequest,
@@ -45,9 +45,10 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
     def read() -> TopKRequest:
         return TopKRequest(rows.checked(index.dim), k, constraints=rows.constraints())
 
+    purpose = TopKRequest.purpose(rows.constrained)
     if rows.constrained:
-        return PreparedRequest(rows.size, k, rows.edited, 0, "", cache(read))
-    return PreparedRequest(rows.size, k, 0, 0, "best", read, rows.hidden)
+        return PreparedRequest(rows.size, k, rows.edited, 0, purpose, cache(read))
+    return PreparedRequest(rows.size, k, 0, 0, purpose, read, rows.hidden)
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -61,7 +62,8 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
         hidden, wanted = rows.checked(index.dim), score_targets(targets, rows.size)
         return ScoreRequest(hidden, wanted, constraints=rows.constraints())
 
-    return PreparedRequest(rows.size, 1, rows.edited + targets.size, 0, "", cache(read))
+    purpose = ScoreRequest.purpose(rows.constrained)
+    return PreparedRequest(rows.size, 1, rows.edited + targets.size, 0, purpose, cache(read))
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -86,8 +88,8 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         return SampleRequest(hidden, sampling, constraints=rows.constraints())
 
     filtered = rows.size * min(request.top_k, index.vocab_size)
-    drawn = rows.size * samples
-    return PreparedRequest(rows.size, 1, rows.edited + filtered, drawn, "draws", cache(read))
+    drawn, purpose = rows.size * samples, SampleRequest.purpose(rows.constrained)
+    return PreparedRequest(rows.size, 1, rows.edited + filtered, drawn, purpose, cache(read))
 
 
 def read_beam_step(
@@ -112,8 +114,7 @@ def read_beam_step(
         return BeamStepRequest(hidden, beams, constraints=rows.constraints())
 
     k, together = min(beams_out, index.vocab_size), max(1, min(beams_in, rows.size))
-    purpose: Purpose = "" if rows.constrained else "steps"
-    edited = rows.edited
+    edited, purpose = rows.edited, BeamStepRequest.purpose(rows.constrained)
     return PreparedRequest(rows.size, k, edited, 0, purpose, cache(read), together=together)
 
 
