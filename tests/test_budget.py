@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 45_042,
     "lines of core/": 18_809,
     "lines of tests/": 42_410,
-    "lines of tools/": 4_249,
+    "lines of tools/": 4_308,
     "lines of benchmarks/": 8_626,
 }
 LONGEST = 70  # lines of a function of the source

@@ -9,7 +9,7 @@ from tools.attacks.tokens import granted
 # Of an attack whose name begins so.
 ROUNDS = {
     "topk": 12, "routes": 12, "bounds": 6, "log-z": 2, "score": 3, "beams": 4, "draws": 2,
-    "shards": 6, "sketches": 6, "builds": 4, "tokens": 10,
+    "shards": 6, "sketches": 6, "grades": 1, "builds": 4, "tokens": 10,
 }  # fmt: skip
 
 

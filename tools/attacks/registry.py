@@ -6,7 +6,7 @@ from tools.attacks.tally import Attack
 
 SUBJECTS = (
     *("topk", "routes", "bounds", "log_z", "scores", "beams", "draws", "law", "shards"),
-    *("sketches", "builds", "tokens"),
+    *("sketches", "grades", "builds", "tokens"),
 )
 ATTACKS: dict[str, Attack] = {}
 for subject in SUBJECTS:
