@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index import Index
 
+# Every machine at rest that was measured here read each level at twice this rate or faster.
+LEAST_GBPS = {"L1": 20.0, "L2": 20.0, "DRAM": 3.0}
 RESULTS = Path(__file__).parent / "results"
 GRADED = {f"sketch {grade:g}": grade for grade in GRADES}  # of `max_error`, by label
 EARLIER = dict(zip(("certified", "assured", "estimated"), GRADED, strict=True))  # labels
@@ -44,9 +47,25 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, results: Any) -> None:
+    """Write the results; SystemExit if they are to be kept and come from a strangled machine."""
+    if RESULTS in path.parents and (slow := sorted(strangled(results))):
+        raise SystemExit(
+            f"error: this machine reads {', '.join(slow)}, so other work strangles it: nothing was "
+            f"written to {path}; measure again, or name another place by --out"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     content = (json.dumps(results, indent=1) + "\n").encode()
     path.write_bytes(gzip.compress(content, 9, mtime=0))
+
+
+def strangled(results: Any) -> Iterator[str]:
+    """Yield the levels of memory that machines of these results read too slowly."""
+    if isinstance(results, dict):
+        for level, rate in results.get("read_GBps", {}).items():
+            if rate < LEAST_GBPS.get(level, 0.0):
+                yield f"{level} at {rate:.1f} GB/s (at least {LEAST_GBPS[level]:g})"
+        for each in results.values():
+            yield from strangled(each)
 
 
 @cache
