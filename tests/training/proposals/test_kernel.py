@@ -62,7 +62,8 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
     leaf_q = np.zeros(4)
     leaf_q[leaves] = np.exp(log_q)
     weight = criterion.classes.weight.detach()
-    leaf_softmax = LeafSoftmax(criterion.prepare(hidden), targets, weight, criterion.classes.form)
+    prepared, form = criterion.prepare(hidden), criterion.classes.form
+    leaf_softmax = LeafSoftmax(prepared, targets, weight, form, hidden.dtype)
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))
@@ -103,8 +104,7 @@ def test_more_features_come_nearer_to_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_of_any_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logitsieve.training.proposals.kernel.BFLOAT16_IS_FAST", False)
+def test_weights_of_any_precision(dtype: torch.dtype) -> None:
     same = loss_of("rf", 50).to(torch.bfloat16).float()
     other = loss_of("rf", 50)
     other.load_state_dict(same.state_dict())
@@ -113,6 +113,17 @@ def test_weights_of_any_precision(dtype: torch.dtype, monkeypatch: pytest.Monkey
     drawn = [proposed(each, hidden, torch.tensor([0, 1, 2])) for each in (same, other)]
     assert torch.equal(drawn[0].ids, drawn[1].ids)
     torch.testing.assert_close(drawn[0].log_weights, drawn[1].log_weights, atol=1e-5, rtol=1e-5)
+
+
+def test_leaves_in_bfloat16_are_asked_for_and_change_log_weights_by_their_rounding() -> None:
+    single, half = (loss_of("rf", 50, bfloat16=asked) for asked in (False, True))
+    half.load_state_dict(single.state_dict())
+    hidden, target = doubles(3, DIM).float(), torch.tensor([0, 1, 2])
+    drawn = [proposed(each, hidden, target) for each in (single, half)]
+    same = drawn[0].ids == drawn[1].ids
+    assert same.float().mean() > 0.8
+    off = (drawn[0].log_weights - drawn[1].log_weights)[same].abs()
+    assert 0 < off.max() < 0.1
 
 
 def test_the_distribution_survives_logits_and_a_nu_of_any_size() -> None:
@@ -169,7 +180,7 @@ def test_a_leaf_softmax_is_the_mean_of_the_rows_distributions(form: LogitForm) -
     if form.scale is not None:
         hidden = form.scale * torch.nn.functional.normalize(hidden, dim=-1)
     log_q = torch.full((3,), 1 / 3, dtype=torch.float64).log()
-    leaf_softmax = LeafSoftmax(hidden, TARGETS, weight, form)
+    leaf_softmax = LeafSoftmax(hidden, TARGETS, weight, form, hidden.dtype)
     masses = leaf_softmax.probabilities(MEMBERS, torch.arange(3), log_q)
     rows = weight if form.scale is None else torch.nn.functional.normalize(weight, dim=-1)
     x_BV = hidden @ rows.T

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.kernels.simd.lanes import cpu_has
 from logitsieve.training.autograd.batch import SharedCandidates, StepRng, Targets
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm
 from logitsieve.training.proposals.proposal import Proposal
@@ -25,7 +24,6 @@ from logitsieve.utils.options import option
 
 ROWS_AT_ONCE = 2048  # rows of W with logits held at a time
 LEAVES_OF_ESTIMATE = 32  # leaves that estimate Z^
-BFLOAT16_IS_FAST = cpu_has("avx512bf16")  # other CPUs multiply float32 faster
 LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
 
 
@@ -33,21 +31,16 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 class LeafSoftmax:
     """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
 
-    Within a leaf, class j is drawn in proportion to sum over the rows b of e^{x_bj} / Z^_b. Z^_b is
-    the importance-sampled sum over some of the drawn leaves, plus the targets' e^x; any is valid if
-    independent of the draws within leaves.
+    Logits are computed in `dtype`. Within a leaf, class j is drawn in proportion to the sum over
+    the rows b of e^{x_bj} / Z^_b. Z^_b is the importance-sampled sum over some of the drawn leaves,
+    plus the targets' e^x; any is valid if independent of the draws within leaves.
     """
 
     hidden: Tensor
     targets: Targets
     weight: Tensor
     logit_form: LogitForm
-
-    @property
-    def dtype(self) -> torch.dtype:
-        fast = BFLOAT16_IS_FAST and self.hidden.device.type == "cpu"
-        single = self.hidden.dtype == torch.float32
-        return torch.bfloat16 if fast and single else self.hidden.dtype
+    dtype: torch.dtype
 
     def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
         """Return the distribution within each leaf, float64 [L', n], of members (V: none).
@@ -106,6 +99,7 @@ class KernelProposal(Proposal):
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
     leaf: int = option(32, "Classes of a leaf, at most.", 1)
+    bfloat16: bool = option(False, "Leaves in bfloat16: other draws, faster on some CPUs.")
 
     @abstractmethod
     def feature_map(self, dim: int, seed: int) -> Features:
@@ -128,7 +122,8 @@ class KernelProposal(Proposal):
         leaves, places = np.unique(drawn, return_inverse=True)
         log_q_M, place_M = (torch.from_numpy(x).to(weight.device) for x in (log_q, places))
         members = self.tree.members(torch.from_numpy(leaves)).to(weight.device)
-        leaf_softmax = LeafSoftmax(hidden_BD, targets, weight, self.classes.form)
+        dtype = torch.bfloat16 if self.bfloat16 else hidden_BD.dtype
+        leaf_softmax = LeafSoftmax(hidden_BD, targets, weight, self.classes.form, dtype)
         p_Mn = leaf_softmax.probabilities(members, place_M, log_q_M)[place_M]
         within_M = draw_by(p_Mn, uniforms[1].to(weight.device))
         log_q_M = log_q_M + p_Mn.gather(1, within_M[:, None])[:, 0].log()
