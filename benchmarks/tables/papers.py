@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import raw
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.race.points import LOW, Race
+from benchmarks.race.points import LOW, Precision, Race
 from benchmarks.tables.figures import UNMEASURED, digits, markdown, ratio
 
 # Chen et al. 2019, Table 2: speed-up, P@1 / P@5 on PTB-Small, PTB-Large and DE-EN, and what stands
@@ -29,13 +29,14 @@ TABLE_2: dict[tuple[str, ...], tuple[str, str, str]] = {
     ("logitsieve sketch 0",): ("", "", ""),
 }
 FAIR = "papers/001-table-2"  # races with FGD and LSH-MIPS as published
-RACES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("PTB-Small", (FAIR, "race/lm-docs")),
-    ("PTB-Large", ("race/lstm-1500",)),
-    ("DE-EN", ("race/nmt-captions",)),
+# With the precision of L2S there, which every method is asked for.
+RACES: tuple[tuple[str, Precision, tuple[str, ...]], ...] = (
+    ("PTB-Small", (0.998, 0.990), (FAIR, "race/lm-docs")),
+    ("PTB-Large", (0.996, 0.982), ("race/lstm-1500",)),
+    ("DE-EN", (0.989, 0.993), ("race/nmt-captions",)),
 )
 UNMATCHED: tuple[tuple[str, tuple[str, ...]], ...] = (  # of no shape in the paper
-    ("V = 30,000, D = 512", (f"{FAIR}-transformer-30k",)),
+    ("V = 30,000, D = 512", ("race/transformer-30k", f"{FAIR}-transformer-30k")),
     ("SmolLM2 135M", ("race/smollm2-135m",)),
     ("Gemma 3 270M", (f"{FAIR}-gemma-3-270m", "race/gemma-3-270m")),
 )
@@ -86,21 +87,25 @@ SETTINGS = {
 
 def table_2() -> str:
     """Render Table 2 of Chen et al. with our races of similar shapes."""
-    races = [[Race(raw.load(name)) for name in names] for _, names in (*RACES, *UNMATCHED)]
+    asked = [*RACES, *((name, LOW, files) for name, files in UNMATCHED)]
+    races = [[Race(raw.load(name)) for name in names] for *_, names in asked]
     head = [""]
-    for (paper, _), (first, *_) in zip(RACES, races, strict=False):
+    for (paper, *_), (first, *_) in zip(RACES, races, strict=False):
         head += [f"paper, {paper}", f"here, {first.shape}"]
     head += [f"here, {name}" for name, _ in UNMATCHED]
     rows = []
     for methods, theirs in TABLE_2.items():
-        ours = [fastest(each, methods) for each in races]
+        ours = [
+            fastest(each, methods, precise)
+            for each, (_, precise, _) in zip(races, asked, strict=True)
+        ]
         pairs = zip(theirs, ours, strict=False)
         rows.append([methods[0].removeprefix("logitsieve "), *chain(*pairs), *ours[len(RACES) :]])
     return markdown(head, rows)
 
 
-def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
-    """Render the fastest setting with P@1 >= 0.98, over the best float32; or the most precise.
+def fastest(races: list[Race], methods: tuple[str, ...], precise: Precision) -> str:
+    """Render the fastest setting that is so precise, over the best float32; or the most precise.
 
     `methods` are tried in order, each in all `races`: the first that took part counts.
     """
@@ -109,11 +114,11 @@ def fastest(races: list[Race], methods: tuple[str, ...]) -> str:
     exact = each.exact()
     if exact is None or not method:
         return "not raced"
-    found = each.fastest(method.__eq__, LOW)
-    if found is None:
-        best = max(each.of(method), key=lambda point: float(point["p1"]))
-        return f"at most {best['p1']:.3f}"
     shown = "" if method == methods[0] else f"{method.removeprefix('logitsieve ')} "
+    found = each.fastest(method.__eq__, precise)
+    if found is None:
+        best = max(each.of(method), key=lambda point: min(point["p1"], point["p5"]))
+        return f"{shown}at most {best['p1']:.3f} / {best['p5']:.3f}"
     return f"{shown}{ratio(exact.us / found.us)} {found.p1:.3f} / {found.p5:.3f}"
 
 
