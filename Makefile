@@ -11,6 +11,8 @@ CHAOS_MINUTES ?= 10
 SEED ?= 0
 COUNT ?= 40
 ONLY ?=
+REVISION ?= HEAD
+EXTRA ?= server
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 -rs
 # What a CPU with AVX2 and nothing newer has; ONNX Runtime takes no such setting.
@@ -62,11 +64,19 @@ serve: .venv/demo     ## serve the index that `make demo` left
 wheel: .venv/demo     ## dist/logitsieve-<version>-py3-none-any.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+sbom: .venv/dev       ## dist/sbom.json: what an install with EXTRA brings, as CycloneDX
+	@mkdir -p dist
+	$(BIN)/uv export --quiet --format cyclonedx1.5 --extra $(EXTRA) --output-file dist/sbom.json
+
 check: .venv/dev      ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/buf lint proto
 	$(BIN)/mypy --num-workers $(WORKERS)
 	$(BIN)/pytest -q -s tests/test_budget.py
+
+breaking: .venv/dev   ## what of the gRPC contract an older client could not read, since REVISION
+	$(BIN)/buf breaking proto --against '.git#ref=$(REVISION),subdir=proto'
 
 unit: .venv/dev       ## fast tests
 	$(PYTEST) -m 'not system and not gpu and not ray and not cpp and not evaluation and not exhaustive'
@@ -136,4 +146,4 @@ docs: .venv/docs      ## the documentation with an API reference: site/index.htm
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel check unit test-system test-gpu-kernels test-gpu test-image test-ray test-cpp test-eval test-avx2 test test-all fuzz attack chaos mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel sbom check unit test-system test-gpu-kernels test-gpu test-image test-ray test-cpp test-eval test-avx2 test test-all breaking fuzz attack chaos mutants proofs bench race tables docs proto

@@ -1,3 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["logitsieve[builder]"]
+#
+# [tool.uv.sources]
+# logitsieve = { path = ".." }
+# ///
 """From arrays to an index: build, open, ask, measure.
 
     python examples/arrays_to_index.py softmax.npz models/lm/1

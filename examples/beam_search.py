@@ -1,3 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["logitsieve[server]"]
+#
+# [tool.uv.sources]
+# logitsieve = { path = ".." }
+# ///
 """Beam search with a model of your own between the steps.
 
     python examples/beam_search.py models/lm/1

@@ -1,3 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["logitsieve[huggingface,server]"]
+#
+# [tool.uv.sources]
+# logitsieve = { path = ".." }
+# ///
 """A Hugging Face model with an index as its output layer.
 
 logitsieve capture --huggingface ./model --text corpus.txt.gz --out captured

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy", "tritonclient[grpc]"]
+# ///
 """A KServe v2 client: any tool that speaks to Triton can ask a logitsieve server.
 
 pip install -c constraints.txt -e '.[kserve]'

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy"]
+# ///
 """The two ideas of logitsieve in numpy: `python examples/nano.py`. Read this file first.
 
 For each token a decoder asks a softmax over V words the same question. Given a context h, which k

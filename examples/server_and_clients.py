@@ -1,3 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["logitsieve[server]"]
+#
+# [tool.uv.sources]
+# logitsieve = { path = ".." }
+# ///
 """A server, asked by a blocking client, over one stream, and by an asyncio client.
 
     python examples/server_and_clients.py models lm

@@ -1,3 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["logitsieve[llamacpp,training]"]
+#
+# [tool.uv.sources]
+# logitsieve = { path = ".." }
+# ///
 """A small llama-architecture Transformer, trained on a text and written as a GGUF file.
 
 python examples/train_gguf.py corpus.txt.gz lm.gguf

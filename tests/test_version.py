@@ -1,7 +1,10 @@
 import importlib
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+import yaml
 
 from logitsieve import version
 
@@ -15,3 +18,11 @@ def test_it_is_that_of_the_installed_distribution_if_any(monkeypatch: pytest.Mon
         assert importlib.reload(version).__version__ == expected
     monkeypatch.undo()
     importlib.reload(version)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
