@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 324,
-    "lines of source": 45_042,
+    "lines of source": 45_037,
     "lines of core/": 18_809,
-    "lines of tests/": 42_410,
+    "lines of tests/": 42_542,
     "lines of tools/": 4_308,
-    "lines of benchmarks/": 8_626,
+    "lines of benchmarks/": 8_651,
 }
 LONGEST = 70  # lines of a function of the source
 

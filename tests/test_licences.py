@@ -11,6 +11,7 @@ INSTALLED = ("server", "console", "kserve", "otel", "builder", "training", "hugg
 FREE = re.compile(
     r"\b(Apache|MIT|BSD|0BSD|ISC|PSF|Python Software|MPL|Zlib|Unlicense|Public Domain)\b", re.I
 )
+OF_LICENCE = re.compile("License :: ")
 UNTOLD = {"nvidia", "cuda"}  # torch's own libraries, which only a GPU needs
 
 
@@ -32,9 +33,9 @@ def closure(name: str, extras: frozenset[str], seen: set[str]) -> None:
 
 def told(name: str) -> str:
     about = metadata.metadata(name)
-    classifiers = [text for text in about.get_all("Classifier", []) if text.startswith("License")]
-    texts = [about.get("License-Expression", ""), about.get("License", "")[:80], *classifiers]
-    return " ".join(texts)
+    fields = [about[field] for field in ("License-Expression", "License") if field in about]
+    classifiers = about.get_all("Classifier") or []
+    return " ".join([*(text[:80] for text in fields), *filter(OF_LICENCE.match, classifiers)])
 
 
 def names() -> list[str]:
