@@ -30,13 +30,15 @@ def opened(**options: Any) -> Any:
 def test_a_client_is_opened_with_what_the_options_say(tmp_path: Path) -> None:
     client = opened(address="server:1")
     assert client.address == "server:1"
-    assert client.options == {"timeout_s": 5.0, "tls": None, "token": None}
+    assert client.options == {"timeout_s": 5.0, "tls": None, "api_key": None}
     assert opened(tls=True).options["tls"].ca is None
-    (tmp_path / "token").write_text("secret\n")
-    assert opened(token_file=tmp_path / "token").options["token"] == "secret"
-    (tmp_path / "token").write_bytes(b"\xff")
-    with pytest.raises(InvalidRequest, match=r"token_file: got .*allowed: a file with a token"):
-        opened(token_file=tmp_path / "token")
+    (tmp_path / "api_key").write_text("secret\n")
+    assert opened(api_key_file=tmp_path / "api_key").options["api_key"] == "secret"
+    (tmp_path / "api_key").write_bytes(b"\xff")
+    with pytest.raises(
+        InvalidRequest, match=r"api_key_file: got .*allowed: a file with an API key"
+    ):
+        opened(api_key_file=tmp_path / "api_key")
 
 
 @pytest.mark.parametrize("name", ["tls_ca", "tls_cert", "tls_key"])

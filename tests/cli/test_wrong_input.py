@@ -22,7 +22,7 @@ WRONG: dict[str, dict[str, str]] = {
         "unload demo@2 --drain-s -1": "drain_s: got -1",
         "load demo@2 --drain-s 3601": "drain_s: got 3601.0, allowed: seconds in 0..36",
         "alias demo@2 --timeout-s 3601": "timeout_s: got 3601.0, allowed: a positive",
-        "load demo@2 --token-file nowhere": "token_file: got nowhere",
+        "load demo@2 --api-key-file nowhere": "api_key_file: got nowhere",
         "remove demo@2": "remove",
     },
     "build BUILD": {
@@ -131,7 +131,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--hidden DATA/none.npy": "hidden: got DATA/none.npy",
         "--timeout-s 0": "timeout_s: got 0",
         "--hidden DATA/H.npy --vocabulary DATA/none.txt": "vocabulary: got DATA/none.txt",
-        "--token-file DATA/none": "token_file: got DATA/none",
+        "--api-key-file DATA/none": "api_key_file: got DATA/none",
         "--tls-ca DATA/none": "tls",
     },
     "inspect INDEX": {

@@ -84,7 +84,7 @@ def test_an_answer_that_waited_long_is_a_sign(waited_ms: int, crowded: bool) -> 
         assert (client._throttle.limit < inf) == crowded
 
 
-TOKEN = "a-token-of-readers"
+KEY = "a-token-of-readers"
 
 
 HERE = "localhost:50051 127.0.0.1:1 [::1]:1 dns:///localhost:1 ipv4:127.0.0.1:1,127.0.0.1:2"
@@ -93,7 +93,7 @@ ELSEWHERE = "example.org:50051 10.0.0.1:1 ipv4:127.0.0.1:1,10.0.0.1:2 dns:///exa
 
 @pytest.mark.parametrize("address", [*HERE.split(), "ipv6:[::1]:1", "unix:/run/socket"])
 def test_a_token_may_stay_on_this_machine(address: str) -> None:
-    assert to_metadata(TOKEN, address, None) == (("authorization", f"Bearer {TOKEN}"),)
+    assert to_metadata(KEY, address, None) == (("authorization", f"Bearer {KEY}"),)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_token_may_stay_on_this_machine(address: str) -> None:
 )
 def test_a_token_never_leaves_it_in_the_clear(address: str) -> None:
     with refused("tls"):
-        DecoderClient(address, token=TOKEN)
-    assert to_metadata(TOKEN, address, Tls())
+        DecoderClient(address, api_key=KEY)
+    assert to_metadata(KEY, address, Tls())
     assert to_metadata("", address, None) == ()
 
 
 NAN = float("nan")
 REFUSED: dict[str, list[dict[str, Any]]] = {
-    "token": [{"token": token} for token in ("two words", "new\nline", "\u65e5\u672c")],
+    "api_key": [{"api_key": key} for key in ("two words", "new\nline", "\u65e5\u672c")],
     "tls.ca": [{"tls": Tls(ca="absent")}],
     "tls.cert": [{"tls": Tls(key="absent")}],
     "tls.key": [{"tls": Tls(cert=Path("absent"))}, {"tls": Tls(cert="absent", key="absent")}],
@@ -130,7 +130,7 @@ def test_options_that_are_refused(field: str) -> None:
 
 def test_a_token_is_not_told_and_times_have_their_ranges() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        DecoderClient("localhost:1", token="two words")
+        DecoderClient("localhost:1", api_key="two words")
     assert "two words" not in str(caught.value)
     for timeout_s in (0.01, 3600, np.float32(2)):
         with DecoderClient("127.0.0.1:1", timeout_s=timeout_s) as client:  # type: ignore[arg-type]

@@ -208,11 +208,11 @@ def test_address_and_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
     script = Script()
     with scripted(script) as client:
         monkeypatch.setenv("LOGITSIEVE_ADDRESS", client.address)
-        monkeypatch.setenv("LOGITSIEVE_TOKEN", "of-the-environment")
+        monkeypatch.setenv("LOGITSIEVE_API_KEY", "of-the-environment")
         with DecoderClient() as other:
             other.model("demo")
         assert script.metadata["authorization"] == "Bearer of-the-environment"
-        with DecoderClient(token="") as other:
+        with DecoderClient(api_key="") as other:
             other.model("demo")
         assert "authorization" not in script.metadata
     monkeypatch.delenv("LOGITSIEVE_ADDRESS")

@@ -190,7 +190,7 @@ def test_a_failure_ends_its_own_request_alone(loop: Loop, attached: LlamaAttachm
         ({"port": 70_000}, "port"),
         ({"sequences": 0}, "sequences"),
         ({"tls_cert": Path("cert")}, "tls_key"),
-        ({"tokens": Path("tokens"), "host": "0.0.0.0"}, "host"),
+        ({"api_key_file": Path("keys"), "host": "0.0.0.0"}, "host"),
     ],
 )
 def test_options_without_sense(options: dict[str, Any], field: str) -> None:

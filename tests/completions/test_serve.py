@@ -1,4 +1,4 @@
-"""The process of the endpoint: its port, its tokens, its end."""
+"""The process of the endpoint: its port, its API keys, its end."""
 
 import signal
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ from logitsieve.completions import CompletionsConfig
 from logitsieve.completions.serve import Port
 from tests.completions import fake_engine
 from tests.completions.conftest import NAME, Client
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.running import Loop, process, said_by
 
 OLD, NEW, CONSOLE = "a-token-of-readers", "another-one-of-readers", "console-token-0123"
@@ -32,14 +32,14 @@ if __name__ == "__main__":
 
 
 def test_tokens_are_read_again(loop: Loop, tmp_path: Path) -> None:
-    file = write_tokens(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
-    config = CompletionsConfig(port=0, name=NAME, tokens=file)
+    file = write_api_keys(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
+    config = CompletionsConfig(port=0, name=NAME, api_key_file=file)
     port = Port(config, partial(fake_engine.engine, tmp_path / "ended"))
     loop.run(port.start())
     try:
 
-        def status(token: str) -> int:
-            return Client(port.address).get("/v1/models", Authorization=f"Bearer {token}")[0]
+        def status(api_key: str) -> int:
+            return Client(port.address).get("/v1/models", Authorization=f"Bearer {api_key}")[0]
 
         assert (status(OLD), status(NEW), status(CONSOLE)) == (200, 401, 403)
         assert Client(port.address).get("/health")[0] == 200

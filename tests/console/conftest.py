@@ -14,7 +14,7 @@ from logitsieve.index.calibration import pack_contexts
 from logitsieve.server.http.application import application
 from logitsieve.server.models.routes import Routes, Version
 from logitsieve.server.models.served import Served
-from logitsieve.server.security import Tokens
+from logitsieve.server.security import ApiKeys
 from tests.server.conftest import measured as measured
 from tests.server.conftest import measured_models as measured_models
 from tests.server.http.test_application import view_of
@@ -81,12 +81,12 @@ def bare(routes: Routes) -> LocalDecoder:
 
 @contextmanager
 def shown(
-    routes: Callable[[], Routes], tokens: Tokens | None = None, secure: bool = False
+    routes: Callable[[], Routes], api_keys: ApiKeys | None = None, secure: bool = False
 ) -> Iterator[Starlette]:
     """The HTTP port's application with a console, without a server."""
-    view = replace(view_of(None), routes=routes, tokens=tokens, secure=secure)
+    view = replace(view_of(None), routes=routes, api_keys=api_keys, secure=secure)
     pages = Pages(view, answer_s=60)  # kernels may be compiled meanwhile
-    yield application(lambda: b"series 1\n", view.ready, console=pages, local=tokens is None)
+    yield application(lambda: b"series 1\n", view.ready, console=pages, local=api_keys is None)
     pages.close()
 
 

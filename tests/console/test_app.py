@@ -7,9 +7,9 @@ from starlette.testclient import TestClient
 from logitsieve.console import app
 from logitsieve.console.app import COOKIE, HEADERS, PAGES
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.security import Tokens
+from logitsieve.server.security import ApiKeys
 from tests.console.conftest import shown
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 
 
 @pytest.mark.parametrize("path", [*(page.path for page in PAGES), "/static/console.css", "/none"])
@@ -51,8 +51,8 @@ SHOWN, READING, ADMIN = "console-token-0123", "reading-token-0123", "Zr8w-Lk3p.Y
 
 @pytest.fixture
 def guarded(tmp_path: Path, routes: Routes) -> Iterator[TestClient]:
-    tokens = write_tokens(tmp_path, f"console:{SHOWN}\nread:{READING}\nadmin:{ADMIN}\n")
-    with shown(lambda: routes, Tokens(tokens), secure=True) as app:
+    api_keys = write_api_keys(tmp_path, f"console:{SHOWN}\nread:{READING}\nadmin:{ADMIN}\n")
+    with shown(lambda: routes, ApiKeys(api_keys), secure=True) as app:
         yield TestClient(app, "https://decoder.example", follow_redirects=False)
 
 
@@ -68,16 +68,16 @@ def test_who_brings_no_token_sees_the_sign_in_page_alone(guarded: TestClient) ->
     assert guarded.get("/api/overview", headers=headers).status_code == 200
     headers = {"Authorization": f"Bearer {READING}"}
     assert guarded.get("/api/overview", headers=headers).status_code == 403
-    assert guarded.post("/sign-in", data={"token": "x" * 10_000}).status_code == 413
+    assert guarded.post("/sign-in", data={"key": "x" * 10_000}).status_code == 413
 
 
-@pytest.mark.parametrize("token", [SHOWN, ADMIN])
-def test_a_token_becomes_a_cookie_of_this_site(guarded: TestClient, token: str) -> None:
-    reply = guarded.post("/sign-in", data={"token": f" {token} "})
+@pytest.mark.parametrize("key", [SHOWN, ADMIN])
+def test_a_key_becomes_a_cookie_of_this_site(guarded: TestClient, key: str) -> None:
+    reply = guarded.post("/sign-in", data={"key": f" {key} "})
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
     cookie = reply.headers["set-cookie"]
     assert cookie.startswith(f"__Host-{COOKIE}=")
-    assert token not in cookie
+    assert key not in cookie
     parts = ("httponly", "samesite=strict", "secure", "path=/")
     assert all(part in cookie.lower() for part in parts)
     assert guarded.get("/playground").status_code == 200
@@ -95,7 +95,7 @@ def test_old_sessions_make_room(guarded: TestClient, monkeypatch: pytest.MonkeyP
     sessions = []
     for _ in range(3):
         guarded.cookies.clear()
-        guarded.post("/sign-in", data={"token": SHOWN})
+        guarded.post("/sign-in", data={"key": SHOWN})
         sessions.append(dict(guarded.cookies))
     for cookies, status in zip(sessions, (401, 200, 200), strict=True):
         guarded.cookies.clear()
@@ -103,13 +103,13 @@ def test_old_sessions_make_room(guarded: TestClient, monkeypatch: pytest.MonkeyP
         assert guarded.get("/api/overview").status_code == status
 
 
-@pytest.mark.parametrize(("token", "text"), [("wrong", "no token"), (READING, "scope"), ("", "no")])
-def test_other_tokens_stay_outside(guarded: TestClient, token: str, text: str) -> None:
-    reply = guarded.post("/sign-in", data={"token": token})
+@pytest.mark.parametrize(("key", "text"), [("wrong", "no API key"), (READING, "scope"), ("", "no")])
+def test_other_keys_stay_outside(guarded: TestClient, key: str, text: str) -> None:
+    reply = guarded.post("/sign-in", data={"key": key})
     assert reply.status_code == 403
     assert text in reply.text
     assert "set-cookie" not in reply.headers
-    assert token not in reply.text or not token
+    assert key not in reply.text or not key
 
 
 @pytest.mark.parametrize("host", ["x/static/?", "x/sign-in#", "x/sign-in?a=", "@x/static/"])

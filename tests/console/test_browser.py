@@ -12,9 +12,9 @@ import pytest
 
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.models.routes import Routes
-from logitsieve.server.security import Tokens
+from logitsieve.server.security import ApiKeys
 from tests.console.conftest import HOSTILE, shown
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.running import Loop, Running
 from tests.synthetic import make_hidden
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get in
 # Deque's axe-core 4.14.1 (MPL 2.0): rules of accessibility.
 AXE = gzip.decompress((Path(__file__).parent / "vendored" / "axe.min.js.gz").read_bytes()).decode()
 WAIT_MS = 20_000
-TOKEN = "console-token-0123"
+KEY = "console-token-0123"
 PAINTED = """new Promise((resolve) => {
     const note = (list) => list.getEntriesByName("first-contentful-paint").length && resolve();
     new PerformanceObserver(note).observe({type: "paint", buffered: true});
@@ -71,8 +71,8 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def listening(loop: Loop, routes: Routes, tokens: Tokens | None = None) -> Iterator[str]:
-    with shown(lambda: routes, tokens) as app:
+def listening(loop: Loop, routes: Routes, api_keys: ApiKeys | None = None) -> Iterator[str]:
+    with shown(lambda: routes, api_keys) as app:
         listener = Listener(app, patience_s=60)
         port = loop.run(listener.start("127.0.0.1", 0))
         try:
@@ -236,16 +236,16 @@ def test_a_mistake_is_shown_where_it_was_made(opened: Opened) -> None:
 
 
 def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path: Path) -> None:
-    file = write_tokens(tmp_path, f"console:{TOKEN}\n")
-    with listening(loop, routes, Tokens(file)) as address:
+    file = write_api_keys(tmp_path, f"console:{KEY}\n")
+    with listening(loop, routes, ApiKeys(file)) as address:
         tab = opened(400, "dark", at=address)
         tab.open("/", "input[type=password]")
         tab.require_sound()
         tab.page.fill("input[type=password]", "wrong")
         tab.page.keyboard.press("Enter")
-        tab.page.wait_for_selector("text=no token of this server")
+        tab.page.wait_for_selector("text=no API key of this server")
         tab.errors.clear()  # the status 403
-        tab.page.fill("input[type=password]", TOKEN)
+        tab.page.fill("input[type=password]", KEY)
         tab.page.keyboard.press("Enter")
         tab.page.wait_for_selector("#models .card dl")
         tab.require_quiet()

@@ -15,9 +15,9 @@ CHART = REPOSITORY / "deploy" / "helm" / "logitsieve"
 # Values files that between them take every branch of every template.
 VARIANTS: dict[str, str] = {
     "defaults": "",
-    "tls and tokens": """
+    "tls and API keys": """
         tls: {secret: logitsieve-tls, clientCA: true}
-        tokens: {secret: logitsieve-tokens}
+        apiKeys: {existingSecret: logitsieve-api-keys}
     """,
     "tls without client certificates": "tls: {secret: logitsieve-tls}",
     "a fixed number": "{autoscaling: {enabled: false}, replicas: 3}",
@@ -36,7 +36,7 @@ VARIANTS: dict[str, str] = {
         ports: {grpc: 8443}
         serve: {host: "::"}
         tls: {secret: logitsieve-tls}
-        tokens: {secret: logitsieve-tokens}
+        apiKeys: {existingSecret: logitsieve-api-keys}
     """,
     "open to monitoring only": "networkPolicy: {clients: []}",
     "closed to all": "networkPolicy: {clients: [], monitoring: []}",

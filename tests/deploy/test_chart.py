@@ -103,7 +103,7 @@ def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
 
 @pytest.mark.parametrize(("console", "scheme"), [("false", "HTTP"), ("true", "HTTPS")])
 def test_probes_and_scrapers_speak_tls_to_a_console(console: str, scheme: str) -> None:
-    secrets = "tls: {secret: a}, tokens: {secret: b}, serviceMonitor: {enabled: true}"
+    secrets = "tls: {secret: a}, apiKeys: {existingSecret: b}, serviceMonitor: {enabled: true}"
     rendered = render(f"{{{secrets}, serve: {{console: {console}}}}}")
     for name in ("startup", "readiness", "liveness"):
         assert rendered.container[f"{name}Probe"]["httpGet"]["scheme"] == scheme
@@ -126,7 +126,7 @@ def test_no_server_is_removed_and_a_drain_ends_before_the_pod_is_killed(rendered
 def test_files_of_options_are_mounted_and_only_the_cache_can_be_written(rendered: Rendered) -> None:
     options, mounts = rendered.options, rendered.container["volumeMounts"]
     paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
-    files = ("tls_cert", "tls_key", "tls_client_ca", "tokens", "models", "kernel_cache")
+    files = ("tls_cert", "tls_key", "tls_client_ca", "api_key_file", "models", "kernel_cache")
     named = [PurePosixPath(options[name]) for name in files if name in options]
     [_, config, *_] = rendered.container["args"]
     for path in [PurePosixPath(config), *named]:
@@ -161,12 +161,12 @@ def test_a_proxy_reads_the_file_that_was_tested_and_speaks_tls_where_the_server_
         render("{proxy: {enabled: true}, tls: {secret: a, clientCA: true}}")
 
 
-def test_tls_and_tokens_come_from_secrets() -> None:
-    assert not {"tls_cert", "tokens"} & render().options.keys()
-    rendered = render(VARIANTS["tls and tokens"])
+def test_tls_and_api_keys_come_from_secrets() -> None:
+    assert not {"tls_cert", "api_key_file"} & render().options.keys()
+    rendered = render(VARIANTS["tls and API keys"])
     secrets = [v["secret"]["secretName"] for v in rendered.pod["spec"]["volumes"] if "secret" in v]
-    assert secrets == ["logitsieve-tls", "logitsieve-tokens"]
-    assert {"tls_cert", "tls_key", "tls_client_ca", "tokens"} <= rendered.options.keys()
+    assert secrets == ["logitsieve-tls", "logitsieve-api-keys"]
+    assert {"tls_cert", "tls_key", "tls_client_ca", "api_key_file"} <= rendered.options.keys()
     assert "tls_client_ca" not in render("tls: {secret: logitsieve-tls}").options
 
 

@@ -28,7 +28,7 @@ serve: {admin_host: 0.0.0.0} | {log_format: xml}
 preStopSeconds: -1
 ports: {grpc: 0} | {grpc: 70000} | {grpc: 9090, metrics: http}
 tls: {clientCA: true} | {secretName: logitsieve-tls}
-tokens: {secret: logitsieve-tokens}
+apiKeys: {existingSecret: logitsieve-api-keys}
 proxy: {enabled: 1} | {image: ""} | {serverPort: 0} | {resources: {limits: {cpu: lots}}} | {tls: x}
 resources: {requests: {cpu: lots}} | {requests: 1}
 autoscaling: {queueMicroseconds: 0} | {min: 0} | {cpuPercent: 70%}
@@ -44,7 +44,7 @@ LINES = [line.partition(": ") for line in REFUSED.strip().splitlines()]
     ("name", "value"), [(name, value) for name, _, row in LINES for value in row.split(" | ")]
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:
-    first = name.replace("tokens", "tls")  # what tokens need
+    first = name.replace("apiKeys", "tls")  # what API keys need
     with pytest.raises(HelmError, match=first):
         render(f"{name}: {value}")
 
@@ -73,7 +73,9 @@ def closed(schema: dict[str, Any], path: str = "") -> list[str]:
 
 def test_serve_has_every_option_that_the_chart_does_not_set() -> None:
     options = {field.name for field in fields(ServeConfig)} - {"admin_host"}  # on loopback
-    everything = "{tls: {secret: a, clientCA: true}, tokens: {secret: b}, serve: {host: null}}"
+    everything = (
+        "{tls: {secret: a, clientCA: true}, apiKeys: {existingSecret: b}, serve: {host: null}}"
+    )
     named = SCHEMA["properties"]["serve"]["properties"].keys()
     by_chart = render(everything).options.keys() - VALUES["serve"].keys()
     assert named | by_chart == options

@@ -15,7 +15,7 @@ import pytest
 from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
 from tests.deploy.charts import CHART
-from tests.server.materials import authority, signed_by, write_tokens
+from tests.server.materials import authority, signed_by, write_api_keys
 from tests.server.running import WAIT_S, lasting_port, started, write_model
 from tests.server.test_flood import FLOODS, flood
 from tests.server.test_memory import memory_mb
@@ -83,18 +83,18 @@ def test_tls_ends_in_the_proxy_and_begins_anew_and_tokens_pass(tmp_path: Path) -
     write_model(tmp_path / "models")
     ours = authority()
     cert, key = signed_by(ours).write(tmp_path)  # tls.crt and tls.key, as in a Secret
-    token = "t" * 20
-    tokens = write_tokens(tmp_path, f"read:{token}")
+    api_key = "t" * 20
+    api_keys = write_api_keys(tmp_path, f"read:{api_key}")
     tls = Tls(ca=ours.write(tmp_path, "ca")[0])
     with (
-        started(tmp_path / "models", tls_cert=cert, tls_key=key, tokens=tokens) as server,
+        started(tmp_path / "models", tls_cert=cert, tls_key=key, api_key_file=api_keys) as server,
         proxy(server.port, TLS=str(cert), SERVER_TLS="1") as port,
     ):
         where = f"127.0.0.1:{port}"
-        with DecoderClient(where, timeout_s=WAIT_S, tls=tls, token=token) as client:
+        with DecoderClient(where, timeout_s=WAIT_S, tls=tls, api_key=api_key) as client:
             assert client.topk(np.ones((1, 24), np.float32), k=1).ids.shape == (1, 1)
         with (
-            DecoderClient(where, timeout_s=WAIT_S, tls=tls, token=token[1:] + "u") as other,
+            DecoderClient(where, timeout_s=WAIT_S, tls=tls, api_key=api_key[1:] + "u") as other,
             pytest.raises(Unauthenticated),
         ):
             other.topk(np.ones((1, 24), np.float32), k=1)

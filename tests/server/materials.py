@@ -111,8 +111,8 @@ def damage(file: Path) -> None:
     replace_file(file, bytes(content))
 
 
-def write_tokens(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
-    file = folder / "tokens"
+def write_api_keys(folder: Path, text: str | bytes, mode: int = 0o600) -> Path:
+    file = folder / "api_keys"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     file.chmod(mode)
     return file

@@ -231,7 +231,7 @@ from logitsieve.server import ServeConfig, serve
 options, files = json.loads(sys.argv[1]), int(sys.argv[2])
 if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-paths = ("models", "kernel_cache", "tls_cert", "tls_key", "tokens")
+paths = ("models", "kernel_cache", "tls_cert", "tls_key", "api_key_file")
 options |= {name: Path(options[name]) for name in paths if name in options}
 serve(ServeConfig(**options))
 """

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from logitsieve.api.errors import Unauthenticated
 from logitsieve.client import DecoderClient, Tls
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.materials import Pair, authority, signed_by, write_tokens
+from tests.server.materials import Pair, authority, signed_by, write_api_keys
 from tests.server.messages import RawStream, asked
 from tests.server.running import WAIT_S, Started, started, write_model
 from tests.server.test_tls import presented_at
@@ -63,9 +63,9 @@ class Scene(NamedTuple):
     ca: Pair
     trusted: Path
 
-    def client(self, token: str = OLD) -> DecoderClient:
+    def client(self, api_key: str = OLD) -> DecoderClient:
         tls = Tls(ca=self.trusted)
-        return DecoderClient(self.server.address, timeout_s=WAIT_S, tls=tls, token=token)
+        return DecoderClient(self.server.address, timeout_s=WAIT_S, tls=tls, api_key=api_key)
 
     def time_of(self, event: str) -> datetime:
         """Of the next line in the log about it."""
@@ -84,14 +84,14 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     write_model(tmp_path / "models")
     ca = authority()
     cert, key = signed_by(ca).write(tmp_path)
-    tokens = write_tokens(tmp_path, f"read:{OLD}\n")
+    api_keys = write_api_keys(tmp_path, f"read:{OLD}\n")
     clock = Clock(tmp_path / "clock")
     with started(
         tmp_path / "models",
         environment=clock.environment,
         tls_cert=cert,
         tls_key=key,
-        tokens=tokens,
+        api_key_file=api_keys,
         log_format="json",
         shadow_share=1.0,
         shadow_cpu=1.0,
@@ -142,7 +142,7 @@ def assert_secrets_are_renewed(scene: Scene) -> None:
     new = signed_by(scene.ca)
     new.write(scene.folder)
     assert presented_at(scene.server.port) == new.serial
-    (scene.folder / "tokens").write_text(f"read:{NEW}\n")
+    (scene.folder / "api_keys").write_text(f"read:{NEW}\n")
     with scene.client(NEW) as client:
         for _ in range(100):  # the file is read twice a second
             with suppress(Unauthenticated):

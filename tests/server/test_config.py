@@ -50,9 +50,9 @@ def test_ports_are_on_loopback_by_default_and_there_alone_the_console() -> None:
     assert not ServeConfig(console=False).serves_console
     assert not ServeConfig(host="0.0.0.0").serves_console
     with pytest.raises(InvalidRequest):
-        ServeConfig(host="0.0.0.0", console=True, tokens=Path("t"))
+        ServeConfig(host="0.0.0.0", console=True, api_key_file=Path("t"))
     tls: dict[str, Any] = {"tls_cert": Path("c"), "tls_key": Path("k")}
-    assert ServeConfig(host="0.0.0.0", console=True, tokens=Path("t"), **tls).serves_console
+    assert ServeConfig(host="0.0.0.0", console=True, api_key_file=Path("t"), **tls).serves_console
 
 
 def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
@@ -67,16 +67,19 @@ def test_the_message_limit_is_all_that_a_request_may_hold() -> None:
         ({"tls_cert": Path("c")}, "tls_key"),
         ({"tls_key": Path("k")}, "tls_cert"),
         ({"tls_client_ca": Path("a")}, "tls_client_ca"),
-        ({"tokens": Path("t"), "host": "0.0.0.0"}, "host"),
-        ({"tokens": Path("t"), "host": "::"}, "host"),
-        ({"tokens": Path("t"), "host": "example.org"}, "host"),
-        ({"tokens": Path("t"), "admin_host": "10.0.0.1"}, "admin_host"),
+        ({"api_key_file": Path("t"), "host": "0.0.0.0"}, "host"),
+        ({"api_key_file": Path("t"), "host": "::"}, "host"),
+        ({"api_key_file": Path("t"), "host": "example.org"}, "host"),
+        ({"api_key_file": Path("t"), "admin_host": "10.0.0.1"}, "admin_host"),
         ({"admin_host": "0.0.0.0"}, "admin_host"),
         ({"admin_host": "0.0.0.0", "tls_cert": Path("c"), "tls_key": Path("k")}, "admin_host"),
-        ({"tokens": Path("t")}, ""),
-        ({"tokens": Path("t"), "host": "localhost", "admin_host": "::1"}, ""),
-        ({"tokens": Path("t"), "host": "::", "tls_cert": Path("c"), "tls_key": Path("k")}, ""),
-        ({"tokens": Path("t"), "admin": False, "admin_host": "0.0.0.0"}, ""),
+        ({"api_key_file": Path("t")}, ""),
+        ({"api_key_file": Path("t"), "host": "localhost", "admin_host": "::1"}, ""),
+        (
+            {"api_key_file": Path("t"), "host": "::", "tls_cert": Path("c"), "tls_key": Path("k")},
+            "",
+        ),
+        ({"api_key_file": Path("t"), "admin": False, "admin_host": "0.0.0.0"}, ""),
         ({"host": "0.0.0.0"}, ""),
     ],
 )

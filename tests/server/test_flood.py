@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from logitsieve.client import DecoderClient
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.running import WAIT_S, started, write_model
 from tests.server.test_memory import memory_mb
 
@@ -100,11 +100,11 @@ def test_memory_is_bounded_and_others_are_answered(
 ) -> None:
     write_model(tmp_path / "models")
     hidden = np.ones((1, 24), np.float32)
-    token = "t" * 20
-    tokens: dict[str, Any] = {"tokens": write_tokens(tmp_path, f"read:{token}")}
+    api_key = "t" * 20
+    api_keys: dict[str, Any] = {"api_key_file": write_api_keys(tmp_path, f"read:{api_key}")}
     with (
-        started(tmp_path / "models", **tokens if clients > 1 else {}) as server,
-        DecoderClient(server.address, timeout_s=WAIT_S, token=token) as client,
+        started(tmp_path / "models", **api_keys if clients > 1 else {}) as server,
+        DecoderClient(server.address, timeout_s=WAIT_S, api_key=api_key) as client,
         ThreadPoolExecutor(clients) as pool,
     ):
         client.topk(hidden, k=1)
@@ -118,7 +118,7 @@ def test_memory_is_bounded_and_others_are_answered(
         print(f"\n{kind}, {clients} clients: {more:.0f} MiB more")
         assert more < most_mb
         client.topk(hidden, k=1)
-        with DecoderClient(server.address, timeout_s=WAIT_S, token=token) as other:
+        with DecoderClient(server.address, timeout_s=WAIT_S, api_key=api_key) as other:
             other.topk(hidden, k=1)
 
 

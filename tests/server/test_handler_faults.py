@@ -27,7 +27,7 @@ from logitsieve.server import Server
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TIMEOUT
 from tests.server.faults import Walk
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.messages import GOOD, GOOD_INPUTS, asked, changed
 from tests.server.running import WAIT_S, Loop, config_for, running, write_model
 
@@ -46,9 +46,9 @@ CALLED_BY_OTHERS = {
 }
 # The guard itself, and functions that give back what a call holds: nothing could in their place.
 LAST = {"safe", "leave", "free", "_count", "_next", "__exit__", "<genexpr>"}
-TOKEN = "token-of-yesterday"
+KEY = "token-of-yesterday"
 TOLD = (
-    ("authorization", f"Bearer {TOKEN}"),
+    ("authorization", f"Bearer {KEY}"),
     ("x-request-id", "1"),
     (TIMEOUT, f"{1000 * WAIT_S:.0f}"),
     ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
@@ -101,8 +101,8 @@ class Ports(NamedTuple):
 def ports(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
     folder = tmp_path_factory.mktemp("faults")
     write_model(folder / "models")
-    tokens = write_tokens(folder, f"admin:{TOKEN}\n")
-    config = config_for(folder / "models", tokens=tokens, console=False)
+    api_keys = write_api_keys(folder, f"admin:{KEY}\n")
+    config = config_for(folder / "models", api_key_file=api_keys, console=False)
     with running(loop, config) as run:
         options = [("grpc.enable_retries", 0)]
         address = f"127.0.0.1:{run.server.admin_port}"
@@ -147,7 +147,7 @@ ALIAS = pb.SetAliasRequest(name="demo", version="1", alias="a")
 SCENES: dict[str, Callable[[Ports], str]] = {
     **{rpc: unary(f"{DECODER}/{rpc}", request) for rpc, request in GOOD.items()},
     "a bad one": unary(f"{DECODER}/TopK", changed("TopK", k=0)),
-    "without a token": unary(f"{DECODER}/TopK", GOOD["TopK"], ()),
+    "without a key": unary(f"{DECODER}/TopK", GOOD["TopK"], ()),
     "stream": stream,
     "Get": unary("logitsieve.v1.Models/Get", pb.GetModelRequest(model="demo")),
     "List": unary("logitsieve.v1.Models/List", pb.ListModelsRequest()),
@@ -181,7 +181,7 @@ def test_a_fault_anywhere_fails_its_call_alone(ports: Ports, name: str) -> None:
 
 def test_no_fault_has_kept_a_version_in_use(ports: Ports) -> None:
     """Runs last: an unloaded version is closed once its last request has left."""
-    client = AdminClient(f"127.0.0.1:{ports.server.admin_port}", token=TOKEN)
+    client = AdminClient(f"127.0.0.1:{ports.server.admin_port}", api_key=KEY)
     with client:
         with suppress(ModelNotFound):
             client.set_alias("demo", "a", None)

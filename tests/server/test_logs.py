@@ -14,8 +14,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.index import open_index
 from logitsieve.server.logs import FAILED, INCIDENT, PER_SECOND, FewFailures, configure, event
 from logitsieve.server.rpc.status import to_status
-from logitsieve.server.security import ReloadingFile, read_tokens
-from tests.server.materials import damage, write_tokens
+from logitsieve.server.security import ReloadingFile, read_api_keys
+from tests.server.materials import damage, write_api_keys
 from tests.server.messages import GOOD, RawStream, changed, error_of
 from tests.server.running import WAIT_S, Loop, Running, administered, config_for, write_model
 
@@ -173,16 +173,16 @@ def test_a_version_that_cannot_be_loaded(loop: Loop, tmp_path: Path, written: io
 
 
 def test_files_that_are_read_again(tmp_path: Path, written: io.StringIO) -> None:
-    file = write_tokens(tmp_path, "read:the-first-of-tokens\n")
-    watched = ReloadingFile("tokens", lambda: read_tokens(file), "a file", file)
+    file = write_api_keys(tmp_path, "read:the-first-of-tokens\n")
+    watched = ReloadingFile("api_key_file", lambda: read_api_keys(file), "a file", file)
     file.write_text("nonsense\n")
     assert not watched.renew()
     file.write_text("read:another-of-the-tokens\n")
     assert watched.renew()
     failed, renewed = events(written, "renewed", "not_renewed")
     assert "something else at" in failed.pop("error")
-    assert failed == {"level": "error", "event": "not_renewed", "option": "tokens"}
-    assert renewed == {"level": "info", "event": "renewed", "option": "tokens"}
+    assert failed == {"level": "error", "event": "not_renewed", "option": "api_key_file"}
+    assert renewed == {"level": "info", "event": "renewed", "option": "api_key_file"}
     assert "of-the-tokens" not in written.getvalue()
 
 

@@ -17,7 +17,7 @@ import pytest
 from logitsieve.server import ServeConfig
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.messages import RawStream
 from tests.server.running import WAIT_S, started
 from tests.synthetic import make_hidden, make_softmax, write_heads
@@ -29,7 +29,7 @@ D = 1024
 # So that rows make a request long.
 SMALL: dict[str, Any] = {"max_k": 1, "max_samples": 1, "max_constraint_ids": 0}
 OPTIONS: dict[str, Any] = {"request_memory_mb": 256, "max_streams": CALLERS, **SMALL}
-TOKEN = "token-of-a-caller"
+KEY = "token-of-a-caller"
 TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
 OWN_MB = 200  # of connections, and of what gRPC and the C library keep
 
@@ -40,14 +40,14 @@ def memory_mb(process: int) -> dict[str, float]:
             if name in ("VmRSS", "VmHWM")}  # fmt: skip
 
 
-@pytest.mark.parametrize("tokens", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
-def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, tokens: bool) -> None:
+@pytest.mark.parametrize("api_keys", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, api_keys: bool) -> None:
     """Beside calls without a message, and health checks as long as the port takes them."""
     options = dict(OPTIONS)
     headers: list[tuple[str, str]] = []
-    if tokens:
-        options["tokens"] = write_tokens(tmp_path, f"read:{TOKEN}\n")
-        headers.append(("authorization", f"Bearer {TOKEN}"))
+    if api_keys:
+        options["api_key_file"] = write_api_keys(tmp_path, f"read:{KEY}\n")
+        headers.append(("authorization", f"Bearer {KEY}"))
     write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
     limits = ServeConfig(**SMALL)
     longest = limits.max_message_bytes(D)

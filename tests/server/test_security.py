@@ -13,15 +13,15 @@ from logitsieve.server import ServeConfig
 from logitsieve.server.security import (
     ADMIN,
     READ,
+    ApiKeys,
     ReloadingFile,
-    Tokens,
     certificates,
     http_tls,
+    read_api_keys,
     read_pems,
-    read_tokens,
 )
 from tests.refusals import refused
-from tests.server.materials import Pair, signed_by, write_tokens
+from tests.server.materials import Pair, signed_by, write_api_keys
 
 FIRST, SECOND, ROOT = "first-token-of-readers", "second.token~of+readers==", "token-of-the-admin"
 
@@ -42,19 +42,19 @@ COMMENTS = {
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     lines = f"# who may call\n\nread:{FIRST}\n  read : {SECOND} \nadmin:{ROOT}\n"
-    return write_tokens(tmp_path, lines)
+    return write_api_keys(tmp_path, lines)
 
 
 def test_each_token_reads_and_the_admins_alone_changes_what_is_served(file: Path) -> None:
-    tokens = Tokens(file)
-    assert all(FIRST.encode() not in digest for digest, _ in read_tokens(file))
+    api_keys = ApiKeys(file)
+    assert all(FIRST.encode() not in digest for digest, _ in read_api_keys(file))
     file.unlink()  # a check reads no file: a mount that hangs must not stop the event loop
-    for token in (FIRST, SECOND, ROOT):
-        tokens.check(f"Bearer {token}", READ)
-        tokens.check(f"bearer {token}", READ)
-    tokens.check(f"Bearer {ROOT}", ADMIN)
+    for api_key in (FIRST, SECOND, ROOT):
+        api_keys.check(f"Bearer {api_key}", READ)
+        api_keys.check(f"bearer {api_key}", READ)
+    api_keys.check(f"Bearer {ROOT}", ADMIN)
     with pytest.raises(PermissionDenied, match="scope admin"):
-        tokens.check(f"Bearer {FIRST}", ADMIN)
+        api_keys.check(f"Bearer {FIRST}", ADMIN)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_each_token_reads_and_the_admins_alone_changes_what_is_served(file: Path
         *(f"Bearer {FIRST}x", f"Bearer {FIRST} {FIRST}", "Bearer \u65e5\u672c"),
     ],
 )
-def test_what_is_no_token(file: Path, header: str) -> None:
+def test_what_is_no_key(file: Path, header: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
-        Tokens(file).check(header, READ)
+        ApiKeys(file).check(header, READ)
     assert FIRST not in str(caught.value)
 
 
@@ -77,63 +77,63 @@ def test_what_is_no_token(file: Path, header: str) -> None:
         *(f"read:{FIRST} and more", f"read:{FIRST}\nread\n", "read:" + 8 * "\u65e5"),
     ],
 )
-def test_token_files_that_are_refused(tmp_path: Path, text: str) -> None:
+def test_api_key_files_that_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Tokens(write_tokens(tmp_path, text))
-    assert caught.value.field == "tokens"
+        ApiKeys(write_api_keys(tmp_path, text))
+    assert caught.value.field == "api_key_file"
     assert FIRST not in str(caught.value)
-    with refused("tokens"):
-        Tokens(tmp_path / "absent")
+    with refused("api_key_file"):
+        ApiKeys(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("comment", COMMENTS.values(), ids=COMMENTS)
 def test_a_comment_holds_no_token_and_ends_one_at_once(
     file: Path, comment: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokens = Tokens(file)
-    tokens.check(f"Bearer {ROOT}", ADMIN)
+    api_keys = ApiKeys(file)
+    api_keys.check(f"Bearer {ROOT}", ADMIN)
     text = comment + f"read:{SECOND}\r\n".encode()
-    write_tokens(file.parent, text)
-    tokens.renew()
-    for read in (tokens, Tokens(file)):
+    write_api_keys(file.parent, text)
+    api_keys.renew()
+    for read in (api_keys, ApiKeys(file)):
         read.check(f"Bearer {SECOND}", READ)
         with pytest.raises(Unauthenticated):
             read.check(f"Bearer {ROOT}", READ)
     assert "last good" not in caplog.text
     with pytest.raises(InvalidRequest, match="none in"):
-        read_tokens(write_tokens(file.parent, comment))
+        read_api_keys(write_api_keys(file.parent, comment))
 
 
 def test_a_byte_order_mark_begins_no_line(tmp_path: Path) -> None:
-    assert len(read_tokens(write_tokens(tmp_path, f"\ufeffread:{FIRST}\n"))) == 1
+    assert len(read_api_keys(write_api_keys(tmp_path, f"\ufeffread:{FIRST}\n"))) == 1
 
 
 @pytest.mark.parametrize("end", NO_NEWLINES)
-def test_a_line_holds_one_token(tmp_path: Path, end: str) -> None:
-    with pytest.raises(InvalidRequest, match="tokens:2"):
-        read_tokens(write_tokens(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
+def test_a_line_holds_one_key(tmp_path: Path, end: str) -> None:
+    with pytest.raises(InvalidRequest, match="api_keys:2"):
+        read_api_keys(write_api_keys(tmp_path, f"#\nread:{FIRST}{end}admin:{ROOT}\n"))
 
 
 @pytest.mark.parametrize("broken", ["", f"write:{SECOND}\n", None])
 def test_a_broken_file_changes_nothing_and_is_logged_once(
     file: Path, broken: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokens = Tokens(file)
+    api_keys = ApiKeys(file)
     if broken is None:
         file.unlink()
     else:
         file.write_text(broken)
     for _ in range(3):
-        assert not tokens.renew()
-        tokens.check(f"Bearer {FIRST}", READ)
+        assert not api_keys.renew()
+        api_keys.check(f"Bearer {FIRST}", READ)
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert SECOND not in caplog.text
-    write_tokens(file.parent, f"read:{SECOND}\n")
-    assert tokens.renew()
-    tokens.check(f"Bearer {SECOND}", READ)
+    write_api_keys(file.parent, f"read:{SECOND}\n")
+    assert api_keys.renew()
+    api_keys.check(f"Bearer {SECOND}", READ)
     with pytest.raises(Unauthenticated):
-        tokens.check(f"Bearer {FIRST}", READ)
+        api_keys.check(f"Bearer {FIRST}", READ)
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_a_broken_file_changes_nothing_and_is_logged_once(
 def test_a_file_that_others_may_read(
     tmp_path: Path, ca: Pair, mode: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokens = write_tokens(tmp_path, f"read:{FIRST}\n", mode)
-    Tokens(tokens)
+    api_keys = write_api_keys(tmp_path, f"read:{FIRST}\n", mode)
+    ApiKeys(api_keys)
     cert, key = signed_by(ca).write(tmp_path)
     key.chmod(mode)
     clients, _ = ca.write(tmp_path, "ca")
     for known in (None, clients):
         config = ServeConfig(tls_cert=cert, tls_key=key, tls_client_ca=known)
         assert certificates(config) is not None
-    for file in (tokens, key):
+    for file in (api_keys, key):
         assert (f"others may use it: chmod o-rwx,g-w {file}" in caplog.text) == said
     assert certificates(ServeConfig()) is None
 
@@ -251,6 +251,6 @@ def test_a_file_that_vanishes_while_it_is_read_again_leaves_the_last_good_one() 
             return SimpleNamespace(st_ino=1, st_size=1, st_mtime_ns=when, st_mode=0o600)
 
     values = iter("abc")
-    file = ReloadingFile("tokens", lambda: next(values), "a file", cast(Path, Vanishing()))
+    file = ReloadingFile("api_key_file", lambda: next(values), "a file", cast(Path, Vanishing()))
     assert not file.renew()
     assert file.value == "a"

@@ -1,4 +1,4 @@
-"""TLS, client certificates, tokens and reflection, over real ports."""
+"""TLS, client certificates, API keys and reflection, over real ports."""
 
 import socket
 import ssl
@@ -18,7 +18,7 @@ from logitsieve.client import DecoderClient, Tls
 from logitsieve.server import create_server
 from tests.refusals import refused
 from tests.server.conftest import Serve
-from tests.server.materials import Pair, authority, signed_by, write_tokens
+from tests.server.materials import Pair, authority, signed_by, write_api_keys
 from tests.server.running import WAIT_S, Loop, Running, config_for, requests_total
 from tests.synthetic import make_hidden
 
@@ -38,8 +38,8 @@ def trusted(tmp_path: Path, ca: Pair) -> Path:
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    return write_tokens(tmp_path, f"read:{READER}\nadmin:{ADMIN}\n")
+def api_keys(tmp_path: Path) -> Path:
+    return write_api_keys(tmp_path, f"read:{READER}\nadmin:{ADMIN}\n")
 
 
 def client(run: Running, **options: Any) -> DecoderClient:
@@ -97,10 +97,10 @@ def test_certificates_are_renewed_while_it_serves(
             suspicious.models()
 
 
-def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
-    serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], tokens: Path, tmp_path: Path
+def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_key(
+    serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], api_keys: Path, tmp_path: Path
 ) -> None:
-    with serve(console=True, host="0.0.0.0", tokens=tokens, **tls) as run:
+    with serve(console=True, host="0.0.0.0", api_key_file=api_keys, **tls) as run:
         port = run.server.metrics_port
         context = ssl.create_default_context(cafile=str(trusted))
         for headers, status in (({}, 401), ({"Authorization": f"Bearer {ADMIN}"}, 200)):
@@ -114,10 +114,10 @@ def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_token(
 
 
 def test_the_console_beyond_loopback_asks_for_a_certificate_too(
-    serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], tokens: Path, tmp_path: Path
+    serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], api_keys: Path, tmp_path: Path
 ) -> None:
     """Metrics and probes, whose clients have none, do not."""
-    own = {"tls_client_ca": trusted, "tokens": tokens, **tls}
+    own = {"tls_client_ca": trusted, "api_key_file": api_keys, **tls}
     known = signed_by(ca, "client").write(tmp_path, "client")
     with serve(console=True, host="0.0.0.0", **own) as run:
         for shown, page, status in (
@@ -162,22 +162,22 @@ def reflect(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...]) -> set
     return names[0]
 
 
-def code_of(channel: grpc.Channel, method: str, token: str = "", message: bytes = b"") -> str:
-    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+def code_of(channel: grpc.Channel, method: str, api_key: str = "", message: bytes = b"") -> str:
+    metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
     call = channel.unary_unary(method).future(message, timeout=WAIT_S, metadata=metadata)
     return str(call.code().name)
 
 
-def test_tokens_are_asked_for_by_every_rpc_but_health(serve: Serve, tokens: Path) -> None:
-    with serve(tokens=tokens, reflection=True) as run:
-        with client(run, token=READER) as reader, reader.stream() as stream:
+def test_api_keys_are_asked_for_by_every_rpc_but_health(serve: Serve, api_keys: Path) -> None:
+    with serve(api_key_file=api_keys, reflection=True) as run:
+        with client(run, api_key=READER) as reader, reader.stream() as stream:
             answered = reader.topk(HIDDEN, 3, model="demo").ids
             assert (stream.topk(HIDDEN, 3, model="demo").ids == answered).all()
             assert reader.models()
-        with client(run, token=ADMIN) as admin:
+        with client(run, api_key=ADMIN) as admin:
             assert admin.models()
-        for token in ("", READER[:-1], "another-token-of-readers"):
-            with client(run, token=token) as stranger:
+        for api_key in ("", READER[:-1], "another-token-of-readers"):
+            with client(run, api_key=api_key) as stranger:
                 with pytest.raises(Unauthenticated) as caught:
                     stranger.topk(HIDDEN, 3, model="demo")
                 assert caught.value.field == "authorization"
@@ -228,10 +228,10 @@ def test_who_listens_beyond_this_machine_is_warned(
 ) -> None:
     with serve(host="0.0.0.0"):
         pass
-    assert caplog.text.count("no TLS and no tokens: whoever reaches it may call") == 1
+    assert caplog.text.count("no TLS and no API keys: whoever reaches it may call") == 1
     caplog.clear()
     for more in ({}, {"tls_client_ca": tls["tls_cert"]}):
         with serve(host="0.0.0.0", **tls | more):
             pass
     assert caplog.text.count("whoever reaches it may call") == 1
-    assert ": no tokens: whoever" in caplog.text
+    assert ": no API keys: whoever" in caplog.text

@@ -2,14 +2,14 @@
 
 import pytest
 
+from tools.attacks.api_keys import granted
 from tools.attacks.registry import ATTACKS
 from tools.attacks.tally import require_none_wrong
-from tools.attacks.tokens import granted
 
 # Of an attack whose name begins so.
 ROUNDS = {
     "topk": 12, "routes": 12, "bounds": 6, "log-z": 2, "score": 3, "beams": 4, "draws": 2,
-    "shards": 6, "sketches": 6, "grades": 1, "builds": 4, "tokens": 10,
+    "shards": 6, "sketches": 6, "grades": 1, "builds": 4, "api-keys": 10,
 }  # fmt: skip
 
 
@@ -20,8 +20,8 @@ def test_nothing_is_wrong(name: str, share: int) -> None:
     require_none_wrong(ATTACKS[name], -(-rounds // share))
 
 
-def test_the_judge_knows_a_comment_from_a_token() -> None:
-    token = b"read:a-token-of-a-reader\n"
+def test_the_judge_knows_a_comment_from_a_key() -> None:
+    key = b"read:a-token-of-a-reader\n"
     assert granted("# \u00c5 admin:a-token-of-an-admin\n".encode()) is None
-    found = granted(b"# \x85admin:a-token-of-an-admin\n" + token)
+    found = granted(b"# \x85admin:a-token-of-an-admin\n" + key)
     assert [*(found or {}).values()] == [{"read"}]

@@ -6,7 +6,7 @@ from tools.attacks.tally import Attack
 
 SUBJECTS = (
     *("topk", "routes", "bounds", "log_z", "scores", "beams", "draws", "law", "shards"),
-    *("sketches", "grades", "builds", "tokens"),
+    *("sketches", "grades", "builds", "api_keys"),
 )
 ATTACKS: dict[str, Attack] = {}
 for subject in SUBJECTS:

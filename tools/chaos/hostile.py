@@ -113,7 +113,7 @@ def beyond_the_limit(port: int, until: float, rng: np.random.Generator) -> None:
 
 
 def large_health(port: int, until: float, rng: np.random.Generator) -> None:
-    """Messages of megabytes to a service that needs no token."""
+    """Messages of megabytes to a service that needs no key."""
 
     def attempt() -> None:
         with connected(port) as connection:

@@ -16,11 +16,11 @@ import numpy as np
 from logitsieve.llamacpp import GgufModel
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import CHAT, write_model
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tools.chaos.completions import Completions
 from tools.chaos.hostile import OF_GRPC, OF_HTTP, attack
 from tools.chaos.process import Process, Stopwatch
-from tools.chaos.service import ADMIN_TOKEN, TOKEN, Ask, Ports, Service, write_models
+from tools.chaos.service import ADMIN_KEY, KEY, Ask, Ports, Service, write_models
 from tools.chaos.tally import Tally
 
 TROUBLE_S, QUIET_S, TROUBLES = 15.0, 2.0, 4  # a trouble is longer than the most silence
@@ -183,16 +183,16 @@ def service_round(options: Options, rng: np.random.Generator, tally: Tally) -> N
     arguments += ["--port", 0, "--metrics-port", 0, "--admin-port", 0]
     arguments += ["--request-memory-mb", REQUEST_MB, "--max-streams", STREAMS]
     arguments += ["--threads", int(rng.integers(1, 3))]
-    token = TOKEN if rng.integers(2) else None
-    if token:
-        file = write_tokens(options.folder, f"read:{TOKEN}\nadmin:{ADMIN_TOKEN}\n")
-        arguments += ["--tokens", file]
+    api_key = KEY if rng.integers(2) else None
+    if api_key:
+        file = write_api_keys(options.folder, f"read:{KEY}\nadmin:{ADMIN_KEY}\n")
+        arguments += ["--api-key-file", file]
     process = Process(options.python, options.folder / "serve.log", *arguments)
     try:
         ports = Ports(
             process.port("gRPC at "), process.port("metrics at "), process.port("Admin at ")
         )
-        service = Service(models, ports, token, tally)
+        service = Service(models, ports, api_key, tally)
         troubles = {name: at_once(name, ports.grpc, rng) for name in OF_GRPC}
         troubles |= {
             "swap": service.swap,

@@ -31,7 +31,7 @@ from tests.synthetic import make_hidden, make_softmax, write_heads
 from tools.chaos.tally import Tally
 
 V, D, TIMEOUT_S = 3000, 24, 20.0
-TOKEN, ADMIN_TOKEN = "chaos-reads-with-this", "chaos-administers-with-this"
+KEY, ADMIN_KEY = "chaos-reads-with-this", "chaos-administers-with-this"
 REFUSALS = (Overloaded, Unavailable, DeadlineExceeded)
 VICTIM = "victim"  # its files are cut
 HEADS = ("exact", "sketch", "screen")
@@ -55,8 +55,8 @@ class Ports:
 class Service:
     """The models of one run, and what is right of them."""
 
-    def __init__(self, models: Path, ports: Ports, token: str | None, tally: Tally) -> None:
-        self.models, self.ports, self.token, self.tally = models, ports, token, tally
+    def __init__(self, models: Path, ports: Ports, api_key: str | None, tally: Tally) -> None:
+        self.models, self.ports, self.api_key, self.tally = models, ports, api_key, tally
         self.local = {
             (path.parent.name, path.name): LocalDecoder(open_index(path))
             for path in models.glob("*/[0-9]")
@@ -68,7 +68,9 @@ class Service:
         }
 
     def decoder(self) -> DecoderClient:
-        return DecoderClient(f"127.0.0.1:{self.ports.grpc}", timeout_s=TIMEOUT_S, token=self.token)
+        return DecoderClient(
+            f"127.0.0.1:{self.ports.grpc}", timeout_s=TIMEOUT_S, api_key=self.api_key
+        )
 
     def callers(self) -> dict[str, Callable[[], Iterator[Ask]]]:
         """By name: gives a function that asks once, and closes after it."""
@@ -145,7 +147,7 @@ class Service:
 
     def _kserve(self) -> Iterator[Ask]:
         client = triton.InferenceServerClient(f"127.0.0.1:{self.ports.grpc}")
-        headers = {"authorization": f"Bearer {self.token}"} if self.token else None
+        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else None
         names = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED"}
 
         def ask(rng: np.random.Generator) -> None:
@@ -174,7 +176,7 @@ class Service:
         client.close()
 
     def _console(self) -> Iterator[Ask]:
-        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if self.token else {}
+        headers = {"Authorization": f"Bearer {ADMIN_KEY}"} if self.api_key else {}
         base = f"http://127.0.0.1:{self.ports.http}"
         with httpx2.Client(base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
 
@@ -229,9 +231,9 @@ class Service:
 
     def swap(self, until: float) -> None:
         """Point `stable` at the other version, load and unload, until a time."""
-        token = ADMIN_TOKEN if self.token else None
+        api_key = ADMIN_KEY if self.api_key else None
         version = 1
-        with AdminClient(f"127.0.0.1:{self.ports.admin}", token=token) as admin:
+        with AdminClient(f"127.0.0.1:{self.ports.admin}", api_key=api_key) as admin:
             while monotonic() < until:
                 version = 3 - version
                 try:
@@ -254,6 +256,6 @@ class Service:
     def probe(self, timeout_s: float) -> None:
         """Ask the smallest question on a connection of its own; raises unless it is answered."""
         with DecoderClient(
-            f"127.0.0.1:{self.ports.grpc}", timeout_s=timeout_s, token=self.token
+            f"127.0.0.1:{self.ports.grpc}", timeout_s=timeout_s, api_key=self.api_key
         ) as decoder:
             decoder.topk(make_hidden(1, D), 1, model="other", head="exact")

@@ -38,16 +38,16 @@ class ServerOptions:
     )
     tls_cert: Path | None = flag(None, "PEM file of the client's certificate.")
     tls_key: Path | None = flag(None, "PEM file of the private key of --tls-cert.")
-    token_file: Path | None = flag(None, "File with a bearer token alone.")
+    api_key_file: Path | None = flag(None, "File with an API key alone.")
 
     def open(self, client: type[Client]) -> Client:
         """Return a client, with TLS if one of its options asks for it."""
         by_tls = self.tls or self.tls_ca or self.tls_cert or self.tls_key
         tls = Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if by_tls else None
-        token = None  # LOGITSIEVE_TOKEN
-        if self.token_file is not None:
-            token = read_text("token_file", self.token_file, "a file with a token").strip()
-        return client(self.address, timeout_s=self.timeout_s, tls=tls, token=token)
+        api_key = None  # LOGITSIEVE_API_KEY
+        if self.api_key_file is not None:
+            api_key = read_text("api_key_file", self.api_key_file, "a file with an API key").strip()
+        return client(self.address, timeout_s=self.timeout_s, tls=tls, api_key=api_key)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,11 +33,11 @@ class AdminConnection(Connection):
         *,
         timeout_s: float = TIMEOUT_S,
         tls: Tls | None = None,
-        token: str | None = None,
+        api_key: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         options = [("grpc.enable_retries", 0), *options]
-        super().__init__(address, timeout_s, tls, token, options)
+        super().__init__(address, timeout_s, tls, api_key, options)
         self._admin = AdminStub(self._channel)
 
 

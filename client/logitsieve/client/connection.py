@@ -1,4 +1,4 @@
-"""A channel to a server: TLS, token, timeout, a limit on calls in flight, our exceptions."""
+"""A channel to a server: TLS, API key, timeout, a limit on calls in flight, our exceptions."""
 
 import os
 import re
@@ -130,22 +130,22 @@ class Connection:
         address: str,
         timeout_s: float,
         tls: Tls | None,
-        token: str | None,
+        api_key: str | None,
         options: Sequence[tuple[str, Any]],
     ) -> None:
-        if token is None:
-            token = os.environ.get("LOGITSIEVE_TOKEN", "")
+        if api_key is None:
+            api_key = os.environ.get("LOGITSIEVE_API_KEY", "")
         if not isinstance(address, str):
             allowed = "host:port, or several as ipv4:host:port,host:port"
             raise InvalidRequest("address", repr(address), allowed)
         self.address = address
         self.timeout_s = seconds(timeout_s)
-        self._metadata: tuple[tuple[str, str | bytes], ...] = to_metadata(token, address, tls)
+        self._metadata: tuple[tuple[str, str | bytes], ...] = to_metadata(api_key, address, tls)
         self._throttle = Throttle()
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
-        if _is_this_machine(address):  # or its token would go to a proxy
+        if _is_this_machine(address):  # or its key would go to a proxy
             options = [*options, ("grpc.enable_http_proxy", 0)]
         if tls is None:
             self._channel = self.api.insecure_channel(self.address, options=options)
@@ -242,15 +242,15 @@ def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
     return key, value
 
 
-def to_metadata(token: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """Make the metadata; InvalidRequest if a token would leave the machine unencrypted."""
-    if not token:
+def to_metadata(api_key: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
+    """Make the metadata; InvalidRequest if a key would leave the machine unencrypted."""
+    if not api_key:
         return ()
-    if not _is_printable(token) or " " in token:
-        raise InvalidRequest("token", "other characters", "printable ASCII without spaces")
+    if not _is_printable(api_key) or " " in api_key:
+        raise InvalidRequest("api_key", "other characters", "printable ASCII without spaces")
     if tls is None and not _is_this_machine(address):
-        raise InvalidRequest("tls", "none", f"TLS, for a token that goes to {address}")
-    return (("authorization", f"Bearer {token}"),)
+        raise InvalidRequest("tls", "none", f"TLS, for an API key that goes to {address}")
+    return (("authorization", f"Bearer {api_key}"),)
 
 
 def _is_printable(text: str) -> bool:

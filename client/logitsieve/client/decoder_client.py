@@ -172,13 +172,13 @@ class DecoderConnection(Connection):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         keepalive_s: float | None = KEEPALIVE_S,
         tls: Tls | None = None,
-        token: str | None = None,
+        api_key: str | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         if address is None:
             address = os.environ.get("LOGITSIEVE_ADDRESS") or ADDRESS
         chosen = dict(channel_options(max_message_bytes, keepalive_s)) | dict(options)
-        super().__init__(address, timeout_s, tls, token, list(chosen.items()))
+        super().__init__(address, timeout_s, tls, api_key, list(chosen.items()))
         self._max_message_bytes = max_message_bytes
         self._decoder = DecoderStub(self._channel)
         self._models = ModelsStub(self._channel)
@@ -225,8 +225,8 @@ class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
 
     Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. A call
     with its retries takes at most `timeout_s` seconds, up to an hour; a server silent for
-    `keepalive_s` is pinged. Messages over `max_message_bytes` raise RequestTooLarge. `token`, by
-    default LOGITSIEVE_TOKEN, needs `tls` except for this machine. `options` are gRPC's channel
+    `keepalive_s` is pinged. Messages over `max_message_bytes` raise RequestTooLarge. `api_key`, by
+    default LOGITSIEVE_API_KEY, needs `tls` except for this machine. `options` are gRPC's channel
     arguments.
     """
 

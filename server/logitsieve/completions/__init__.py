@@ -32,8 +32,8 @@ class CompletionsConfig:
         300.0, "Seconds that a step of llama.cpp may take before its process is restarted.", 1
     )
     drain_s: float = option(10.0, "Seconds that requests get to finish after SIGTERM.", 0)
-    tokens: Path | None = option(
-        None, "File of bearer tokens (docs/security.md); requests without one are refused."
+    api_key_file: Path | None = option(
+        None, "File of API keys (docs/security.md); requests without one are refused."
     )
     tls_cert: Path | None = option(None, "PEM file of the certificate chain; turns on TLS.")
     tls_key: Path | None = option(None, "PEM file of the certificate's private key.")
@@ -43,6 +43,6 @@ class CompletionsConfig:
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
             raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
-        if self.tokens is not None and self.tls_cert is None and not is_loopback(self.host):
-            allowed = "loopback: tokens do not travel as plain text, set tls_cert"
+        if self.api_key_file is not None and self.tls_cert is None and not is_loopback(self.host):
+            allowed = "loopback: API keys do not travel as plain text, set tls_cert"
             raise InvalidRequest("host", self.host, allowed)

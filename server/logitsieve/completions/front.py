@@ -30,7 +30,7 @@ from logitsieve.completions.supervisor import FIRST_S, STUCK_S, Child, Line, Sup
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.server.http.application import LocalNames, check_json, parsed
 from logitsieve.server.http.bodies import bodies_of
-from logitsieve.server.security import HEADER, READ, Tokens
+from logitsieve.server.security import HEADER, READ, ApiKeys
 
 TRIES = 4
 STRIKES = 3  # crashes that a prompt was in with others
@@ -63,14 +63,14 @@ class Front:
         self,
         engine: Callable[[Line], None],
         *,
-        tokens: Tokens | None = None,
+        api_keys: ApiKeys | None = None,
         request_s: float = 600,
         most: int = 1024,
         first_s: float = FIRST_S,
         stuck_s: float = STUCK_S,
     ) -> None:
         self.supervisor = Supervisor(engine, self._judge, first_s, stuck_s)
-        self._tokens, self._request_s, self._most = tokens, request_s, most
+        self._api_keys, self._request_s, self._most = api_keys, request_s, most
         self._waiting = self._number = 0
         self._keys: dict[
             int, str
@@ -103,8 +103,8 @@ class Front:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                if self._tokens is not None:
-                    self._tokens.check(request.headers.get(HEADER, ""), READ)
+                if self._api_keys is not None:
+                    self._api_keys.check(request.headers.get(HEADER, ""), READ)
                 return await endpoint(request)
             except ClientDisconnect:
                 reply = Response(status_code=GONE)

@@ -13,7 +13,7 @@ from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event
 from logitsieve.server.rpc.ports import address, taken
-from logitsieve.server.security import Tokens, http_tls, keep_renewing
+from logitsieve.server.security import ApiKeys, http_tls, keep_renewing
 from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback
 
@@ -27,15 +27,15 @@ class Port:
 
     def __init__(self, config: CompletionsConfig, engine: Callable[[Line], None]) -> None:
         self.config = config
-        self._tokens = None if config.tokens is None else Tokens(config.tokens)
+        self._api_keys = None if config.api_key_file is None else ApiKeys(config.api_key_file)
         self.front = Front(
             engine,
-            tokens=self._tokens,
+            api_keys=self._api_keys,
             request_s=config.request_s,
             most=config.max_waiting,
             stuck_s=config.stuck_s,
         )
-        local = is_loopback(config.host) and self._tokens is None
+        local = is_loopback(config.host) and self._api_keys is None
         # If the engine ends, a request gets its whole time once more.
         reply_s = 2 * config.request_s + PATIENCE_S
         self._listener = Listener(self.front.application(local), reply_s=reply_s)
@@ -53,7 +53,7 @@ class Port:
         except OSError as error:
             raise taken("port", config.host, config.port, error) from error
         self.address = f"http{'s' if tls else ''}://{address(config.host, port)}"
-        self._renewing = asyncio.create_task(keep_renewing(self._tokens, tls))
+        self._renewing = asyncio.create_task(keep_renewing(self._api_keys, tls))
         await self.front.supervisor.start()
 
     async def stop(self) -> None:

@@ -20,7 +20,7 @@ from logitsieve.api.errors import PermissionDenied, ServiceError
 from logitsieve.console.api import ANSWER_S, Api, Desk
 from logitsieve.server.http.application import PLAIN, ServerView, http_failure
 from logitsieve.server.http.bodies import read_body
-from logitsieve.server.security import CONSOLE, HEADER, Tokens
+from logitsieve.server.security import CONSOLE, HEADER, ApiKeys
 
 HERE = Path(__file__).parent
 # Against hostile words: no other host, inline script, style or frame
@@ -40,14 +40,14 @@ MOST_SESSIONS = 1000  # then the oldest ends
 
 
 class ConsoleAccess:
-    """Sign-ins by a token of scope `console`, and a check of the asking site.
+    """Sign-ins by an API key of scope `console`, and a check of the asking site.
 
-    The cookie names a session, not the token: other ports get it too. `tokens` None: no sign-in.
+    The cookie names a session, not the key: other ports get it too. `api_keys` None: no sign-in.
     `secure`: the port speaks TLS.
     """
 
-    def __init__(self, tokens: Tokens | None, secure: bool) -> None:
-        self._tokens = tokens
+    def __init__(self, api_keys: ApiKeys | None, secure: bool) -> None:
+        self._api_keys = api_keys
         self._sessions: dict[str, str] = {}  # the header of each, the oldest first
         # Browsers take this prefix only over TLS, from this host.
         self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
@@ -55,7 +55,7 @@ class ConsoleAccess:
 
     @property
     def signs_in(self) -> bool:
-        return self._tokens is not None
+        return self._api_keys is not None
 
     def check(self, request: HTTPConnection) -> None:
         """Raise Unauthenticated or PermissionDenied."""
@@ -66,23 +66,23 @@ class ConsoleAccess:
         # Other sites may link to pages, not compute.
         if foreign and request.scope["path"].startswith("/api/"):
             raise PermissionDenied("origin: the page of another site asks", "origin")
-        if self._tokens is not None:
+        if self._api_keys is not None:
             session = self._sessions.get(request.cookies.get(self._cookie, ""), "Bearer ")
-            self._tokens.check(headers.get(HEADER) or session, CONSOLE)
+            self._api_keys.check(headers.get(HEADER) or session, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
         """Answer a form: a redirect with a cookie, or the complaint."""
         fields = parse_qs(form.decode("latin-1"))
-        token = fields.get("token", [""])[0].strip()
+        key = fields.get("key", [""])[0].strip()
         try:
-            if self._tokens is not None:
-                self._tokens.check(f"Bearer {token}", CONSOLE)
+            if self._api_keys is not None:
+                self._api_keys.check(f"Bearer {key}", CONSOLE)
         except ServiceError as error:
             return "lacks the scope console" if isinstance(error, PermissionDenied) else "unknown"
         if len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         session = token_urlsafe(32)
-        self._sessions[session] = f"Bearer {token}"
+        self._sessions[session] = f"Bearer {key}"
         reply = RedirectResponse("/", 303)
         reply.set_cookie(self._cookie, session, **self._about)
         return reply
@@ -110,14 +110,14 @@ PAGES = (
 )
 
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
-OPEN = ("/sign-in", "/static/")  # seen without a token
+OPEN = ("/sign-in", "/static/")  # seen without a key
 
 
 class Pages:
     """Checks access before anything else, and sets the headers of every reply."""
 
     def __init__(self, view: ServerView, answer_s: float = ANSWER_S) -> None:
-        self._access = ConsoleAccess(view.tokens, view.secure)
+        self._access = ConsoleAccess(view.api_keys, view.secure)
         self._desk = Desk(view.routes, view.admit, answer_s)
         self._router = Router(
             routes=[

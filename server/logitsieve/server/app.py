@@ -31,7 +31,7 @@ from logitsieve.server.rpc.models_service import AdminService, ModelsService
 from logitsieve.server.rpc.own_process import OwnProcess
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
-from logitsieve.server.security import ADMIN, READ, Tokens, http_tls, keep_renewing
+from logitsieve.server.security import ADMIN, READ, ApiKeys, http_tls, keep_renewing
 from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
@@ -96,7 +96,7 @@ class Server:
     async def start(self, progress: Progress = no_progress) -> None:
         """Load and warm every version, then say SERVING; the HTTP port answers at once.
 
-        InvalidRequest names a bad port, file of TLS or tokens, folder or GPU; DeviceLost,
+        InvalidRequest names a bad port, file of TLS or API keys, folder or GPU; DeviceLost,
         MissingExtra.
         """
         config = self.config
@@ -108,7 +108,7 @@ class Server:
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
         try:
-            self.metrics_port = await self._listen_http(ports.tokens)
+            self.metrics_port = await self._listen_http(ports.api_keys)
         except OSError as error:
             raise taken("metrics_port", config.host, config.metrics_port, error) from error
         for name, number in versions:
@@ -171,7 +171,7 @@ class Server:
         last_s = min(seconds, LAST_REPLIES_S)
         await asyncio.gather(*(server.stop(last_s) for server in self._servers), draining)
 
-    async def _listen_http(self, tokens: Tokens | None) -> int:
+    async def _listen_http(self, api_keys: ApiKeys | None) -> int:
         config = self.config
         # Scrapers and probes expect plain HTTP, except with a public console.
         public = config.serves_console and not is_loopback(config.host)
@@ -184,16 +184,16 @@ class Server:
             admit=self._work.admit,
             registry=self.metrics.registry,
             ready=lambda: self._ready,
-            tokens=tokens,
+            api_keys=api_keys,
             secure=tls is not None,
         )
         self.console = open_console(view)
-        local = is_loopback(config.host) and tokens is None
+        local = is_loopback(config.host) and api_keys is None
         certified = tls is not None and client_ca is not None
         pages = application(
             self.metrics.text, view.ready, lambda: self._stopping, self.console, local, certified
         )
-        self._renewing = asyncio.create_task(keep_renewing(tokens, tls))
+        self._renewing = asyncio.create_task(keep_renewing(api_keys, tls))
         self._http = Listener(pages)
         context = None if tls is None else tls.value
         return await self._http.start(config.host, config.metrics_port, context)

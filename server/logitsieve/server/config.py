@@ -100,7 +100,9 @@ class ServeConfig:
     tls_client_ca: Path | None = option(
         None, "PEM file of authorities; clients must have a certificate of theirs."
     )
-    tokens: Path | None = option(None, "File of bearer tokens; calls without one are refused.")
+    api_key_file: Path | None = option(
+        None, "File of API keys; calls without one of them are refused."
+    )
     reflection: bool = option(False, "Whether gRPC reflection describes the services.")
     otlp_endpoint: str | None = option(
         None, "OTLP endpoint (gRPC) that gets a span of each call: http://localhost:4317."
@@ -128,17 +130,17 @@ class ServeConfig:
             raise InvalidRequest("tls_client_ca", self.tls_client_ca, "nothing without tls_cert")
 
     def _check_access(self) -> None:
-        if self.tokens is not None and self.tls_cert is None:
+        if self.api_key_file is not None and self.tls_cert is None:
             for name in ("host", "admin_host") if self.admin else ("host",):
                 if not is_loopback(host := getattr(self, name)):
-                    allowed = "loopback: tokens do not travel as plain text, set tls_cert"
+                    allowed = "loopback: API keys do not travel as plain text, set tls_cert"
                     raise InvalidRequest(name, host, allowed)
-        if self.console and self.tokens is None and not is_loopback(self.host):
-            allowed = f"tokens and tls_cert, or a host that is loopback, not {self.host}"
+        if self.console and self.api_key_file is None and not is_loopback(self.host):
+            allowed = f"api_key_file and tls_cert, or a host that is loopback, not {self.host}"
             raise InvalidRequest("console", "to be served to others", allowed)
-        restricted = self.tokens is not None or self.tls_client_ca is not None
+        restricted = self.api_key_file is not None or self.tls_client_ca is not None
         if self.admin and not restricted and not is_loopback(self.admin_host):
-            allowed = "loopback, unless tokens or tls_client_ca say who may call"
+            allowed = "loopback, unless api_key_file or tls_client_ca say who may call"
             raise InvalidRequest("admin_host", self.admin_host, allowed)
 
     @property

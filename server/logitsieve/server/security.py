@@ -1,6 +1,6 @@
-"""Certificates and bearer tokens from files, which are read again when they change.
+"""Certificates and API keys from files, which are read again when they change.
 
-One token a line, `scope:token`; `admin` includes the other scopes. Only hashes are kept; all are
+One key a line, `scope:key`; `admin` includes the other scopes. Only hashes are kept; all are
 compared, in constant time. The last good state of a file stays.
 """
 
@@ -32,13 +32,13 @@ SCOPES = {
 }
 HEADER = "authorization"
 RENEW_S = 0.5
-TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's b64token
-LINE = "scope:token: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
+KEY = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's b64token
+LINE = "scope:key: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
 EXPOSED = 0o027  # writable by the group, or open to others
 
-Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a token, its scopes)
+Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a key, its scopes)
 
 
 class ReloadingFile(Generic[T]):
@@ -89,23 +89,23 @@ class ReloadingFile(Generic[T]):
             log.warning("%s: others may use it: chmod o-rwx,g-w %s", self._option, self._files[0])
 
 
-class Tokens(ReloadingFile[Granted]):
-    """The tokens of a file as of the last `renew`; `check` does not read it."""
+class ApiKeys(ReloadingFile[Granted]):
+    """The API keys of a file as of the last `renew`; `check` does not read it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("tokens", lambda: read_tokens(path), "a file of tokens", path)
+        super().__init__("api_key_file", lambda: read_api_keys(path), "a file of API keys", path)
 
     def check(self, header: str, scope: str) -> None:
-        """Unauthenticated without "Bearer <token>" of the file, PermissionDenied for its scope."""
-        kind, _, token = header.partition(" ")
-        digest = sha256(token.strip().encode()).digest()
+        """Unauthenticated without "Bearer <key>" of the file, PermissionDenied for its scope."""
+        kind, _, key = header.partition(" ")
+        digest = sha256(key.strip().encode()).digest()
         matching = [
             scopes for granted, scopes in self.value if hmac.compare_digest(granted, digest)
         ]
         if kind.lower() != "bearer" or not matching:
-            raise Unauthenticated(f"{HEADER}: no token of this server", HEADER)
+            raise Unauthenticated(f"{HEADER}: no API key of this server", HEADER)
         if not any(scope in scopes for scopes in matching):
-            raise PermissionDenied(f"{HEADER}: this takes a token of scope {scope}", HEADER)
+            raise PermissionDenied(f"{HEADER}: this takes an API key of scope {scope}", HEADER)
 
 
 async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
@@ -117,20 +117,20 @@ async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
                 await asyncio.to_thread(file.renew)
 
 
-def read_tokens(path: Path) -> Granted:
-    """Read one token or more; InvalidRequest names a line, not its text."""
+def read_api_keys(path: Path) -> Granted:
+    """Read one key or more; InvalidRequest names a line, not its text."""
     granted: Granted = []
     # str.splitlines would split inside letters of a UTF-8 comment.
     lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith(b"#"):
             continue
-        scope, _, token = (part.strip() for part in line.partition(b":"))
-        if scope not in SCOPES or not TOKEN.fullmatch(token):
-            raise InvalidRequest("tokens", f"something else at {path}:{number}", LINE)
-        granted.append((sha256(token).digest(), SCOPES[scope]))
+        scope, _, key = (part.strip() for part in line.partition(b":"))
+        if scope not in SCOPES or not KEY.fullmatch(key):
+            raise InvalidRequest("api_key_file", f"something else at {path}:{number}", LINE)
+        granted.append((sha256(key).digest(), SCOPES[scope]))
     if not granted:
-        raise InvalidRequest("tokens", f"none in {path}", LINE)
+        raise InvalidRequest("api_key_file", f"none in {path}", LINE)
     return granted
 
 

@@ -41,7 +41,7 @@ def view_of(console: bool | None) -> ServerView:
         admit=lambda time_left_s: None,
         registry=CollectorRegistry(),
         ready=lambda: False,
-        tokens=None,
+        api_keys=None,
         secure=False,
     )
 

@@ -1,4 +1,4 @@
-"""Calls and streams without a token fail."""
+"""Calls and streams without a key fail."""
 
 import asyncio
 from pathlib import Path
@@ -11,10 +11,10 @@ import pytest
 from logitsieve.server.metrics import Call, Metrics
 from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.stream import DecodeStreams
-from logitsieve.server.security import READ, Tokens
+from logitsieve.server.security import READ, ApiKeys
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.conftest import Serve
-from tests.server.materials import write_tokens
+from tests.server.materials import write_api_keys
 from tests.server.messages import Code, RawStream, asked, error_of
 from tools.fuzz.services import Aborted, Context
 
@@ -48,11 +48,11 @@ class Client(Context):
 
 
 class Streams:
-    """Decode streams behind a token; `asked` are the requests, a second one is not answered."""
+    """Decode streams behind a key; `asked` are the requests, a second one is not answered."""
 
     def __init__(self, folder: Path, recheck_s: float) -> None:
-        self._file = write_tokens(folder, f"read:{OLD}\n")
-        self._tokens, self.metrics = Tokens(self._file), Metrics()
+        self._file = write_api_keys(folder, f"read:{OLD}\n")
+        self._api_keys, self.metrics = ApiKeys(self._file), Metrics()
         self._streams = DecodeStreams(self._answer, self.metrics, 1, recheck_s)
         self.asked = 0
         self.cancelled = False
@@ -69,15 +69,15 @@ class Streams:
 
     def revoke(self) -> None:
         self._file.write_text(f"read:{NEW}\n")
-        assert self._tokens.renew()
+        assert self._api_keys.renew()
 
     async def open(self, context: Client) -> asyncio.Task[None]:
-        """Call as a port does, with the old token; return when the first message is answered."""
+        """Call as a port does, with the old key; return when the first message is answered."""
 
         async def continuation(details: Any) -> grpc.RpcMethodHandler:
             return grpc.stream_stream_rpc_method_handler(self._streams.decode)
 
-        access = Access(self._tokens, READ, self.metrics)
+        access = Access(self._api_keys, READ, self.metrics)
         details = SimpleNamespace(method=DECODE, invocation_metadata=HEADER)
         handler: Any = await access.intercept_service(continuation, details)
         call: asyncio.Task[None] = asyncio.ensure_future(handler.stream_stream(None, context))
@@ -110,8 +110,8 @@ async def test_a_stream_ends_once_its_token_is_revoked(tmp_path: Path, silent: b
 
 
 def test_tokens_over_a_real_port(serve: Serve, tmp_path: Path) -> None:
-    file = write_tokens(tmp_path, f"read:{OLD}\n")
-    with serve(tokens=file) as run:
+    file = write_api_keys(tmp_path, f"read:{OLD}\n")
+    with serve(api_key_file=file) as run:
         stream, ended = (RawStream(run.channel, headers=HEADER) for _ in range(2))
         assert stream.ask(asked("TopK", 1)).id == ended.ask(asked("TopK", 1)).id == 1
         ended.half_close()

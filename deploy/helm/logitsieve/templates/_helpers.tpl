@@ -40,8 +40,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $set "tls_client_ca" "/etc/logitsieve/tls/ca.crt" -}}
 {{- end -}}
 {{- end -}}
-{{- if .Values.tokens.secret -}}
-{{- $_ := set $set "tokens" "/etc/logitsieve/tokens/tokens" -}}
+{{- if .Values.apiKeys.existingSecret -}}
+{{- $_ := set $set "api_key_file" "/etc/logitsieve/api-keys/api-keys" -}}
 {{- end -}}
 {{- range $key, $value := merge $set .Values.serve }}
 {{ $key }} = {{ toJson $value }}

@@ -20,7 +20,7 @@ export function problem(error) {
   line.textContent = error ? error.message : "";
 }
 
-/** JSON of an endpoint; an Error with the server's reason, and the sign-in page without a token. */
+/** JSON of an endpoint; an Error with the server's reason, and the sign-in page without a key. */
 export async function api(path, question) {
   const options = question
     ? { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(question) }

@@ -23,7 +23,7 @@ from logitsieve.server.http.bodies import read_body
 from logitsieve.server.http.listener import CERTIFIED
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
-from logitsieve.server.security import Tokens
+from logitsieve.server.security import ApiKeys
 from logitsieve.utils.environment import is_loopback
 
 PLAIN = ("/metrics", "/healthz", "/readyz")
@@ -38,7 +38,7 @@ class ServerView:
     admit: Callable[[float | None], object]  # refuses work by its seconds left
     registry: CollectorRegistry
     ready: Callable[[], bool]
-    tokens: Tokens | None  # None: no sign-in
+    api_keys: ApiKeys | None  # None: no sign-in
     secure: bool  # the port speaks TLS
 
 

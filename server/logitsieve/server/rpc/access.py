@@ -1,4 +1,4 @@
-"""The check of a call's token, before it is read."""
+"""The check of a call's API key, before it is read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from logitsieve.server.metrics import UNKNOWN, Call, Metrics
 from logitsieve.server.rpc.handlers import failed
 from logitsieve.server.rpc.health import HEALTH
 from logitsieve.server.rpc.status import ending, to_status
-from logitsieve.server.security import HEADER, Tokens
+from logitsieve.server.security import HEADER, ApiKeys
 
-# Raises a ServiceError once the token of a stream is no longer valid.
+# Raises a ServiceError once the key of a stream is no longer valid.
 CHECK: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
 
 
 class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library is untyped
-    """Passes health checks, and calls with a token of the port's scope."""
+    """Passes health checks, and calls with a key of the port's scope."""
 
-    def __init__(self, tokens: Tokens, scope: str, metrics: Metrics) -> None:
-        self._tokens, self._scope, self._metrics = tokens, scope, metrics
+    def __init__(self, api_keys: ApiKeys, scope: str, metrics: Metrics) -> None:
+        self._api_keys, self._scope, self._metrics = api_keys, scope, metrics
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -40,7 +40,7 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # the library i
     def _admit(self, handler: grpc.RpcMethodHandler | None, details: Any) -> Any:
         metadata = details.invocation_metadata or ()
         header = next((str(value) for key, value in metadata if key == HEADER), "")
-        check = partial(self._tokens.check, header, self._scope)
+        check = partial(self._api_keys.check, header, self._scope)
         try:
             check()
         except ServiceError as error:

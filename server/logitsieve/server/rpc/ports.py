@@ -1,4 +1,4 @@
-"""gRPC ports: limits, TLS, tokens, addresses."""
+"""gRPC ports: limits, TLS, API keys, addresses."""
 
 import asyncio
 import errno
@@ -18,7 +18,7 @@ from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.entrance import Entrance
 from logitsieve.server.rpc.intake import COPIES, Intake
 from logitsieve.server.rpc.reflection import reflection
-from logitsieve.server.security import READ, Tokens, certificates
+from logitsieve.server.security import READ, ApiKeys, certificates
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Ports:
     def __init__(self, config: ServeConfig, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics
         self._certificates = certificates(config)
-        self.tokens = None if config.tokens is None else Tokens(config.tokens)
+        self.api_keys = None if config.api_key_file is None else ApiKeys(config.api_key_file)
         self.connections = fitting(config.max_connections, 1 + config.admin)
         self._intakes: list[Intake] = []
         self._probes: list[Intake] = []
@@ -61,7 +61,7 @@ class Ports:
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """Make an unbound server; with tokens, calls need one of this scope."""
+        """Make an unbound server; with API keys, calls need one of this scope."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
         memory = config.request_memory_mb << 20
@@ -74,8 +74,8 @@ class Ports:
         if config.reflection:
             handlers = (*handlers, *reflection(handlers))
         interceptors: list[Any] = []
-        if self.tokens is not None:  # no call without a token is read or waits
-            interceptors.append(Access(self.tokens, scope, self._metrics))
+        if self.api_keys is not None:  # no call without a key is read or waits
+            interceptors.append(Access(self.api_keys, scope, self._metrics))
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
@@ -112,8 +112,8 @@ class Ports:
                 bound = int(server.add_secure_port(where, self._certificates()))
         except RuntimeError as error:
             raise taken(field, host, port) from error
-        if self.tokens is None and self._config.tls_client_ca is None and not is_loopback(host):
-            lacking = "no TLS and no tokens" if self._certificates is None else "no tokens"
+        if self.api_keys is None and self._config.tls_client_ca is None and not is_loopback(host):
+            lacking = "no TLS and no API keys" if self._certificates is None else "no API keys"
             log.warning("%s: %s: whoever reaches it may call", where, lacking)
         return bound
 

@@ -24,7 +24,7 @@ from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 IN_FLIGHT = 16  # messages of a stream at a time: some are computed while others travel
-RECHECK_S = 1.0  # between checks of a silent stream's token
+RECHECK_S = 1.0  # between checks of a silent stream's key
 
 Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized response
 
@@ -46,7 +46,7 @@ def _without_request(message: bytes) -> bytes:
 class DecodeStreams:
     """The open streams, at most `most`.
 
-    One ends with the next message, or within `recheck_s`, once its token is no longer good.
+    One ends with the next message, or within `recheck_s`, once its key is no longer good.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DecodeStreams:
                         await stream.run(self._recheck_s)
                 finally:
                     self._open.discard(stream)
-        except ServiceError as error:  # it has no place, or its token is no longer good
+        except ServiceError as error:  # it has no place, or its key is no longer good
             call = Call("Decode", request_id=of_stream, shed=STREAMS)
             await abort(failed(error, call, self._metrics), context, of_stream)
         if self._draining:
@@ -129,7 +129,7 @@ class _Stream:
     async def run(self, recheck_s: float) -> None:
         """Return when the last reply is written.
 
-        CancelledError if the client goes away before, ServiceError for its token.
+        CancelledError if the client goes away before, ServiceError for its key.
         """
         self._handler = asyncio.current_task()
         # Or an abort after a cancelled first reply would send it, and lose its status.

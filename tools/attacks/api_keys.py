@@ -1,4 +1,4 @@
-"""Attacks on the file of tokens: comments, line ends and bytes, judged by a few lines of bytes."""
+"""Attacks on a file of API keys: comments, line ends and bytes, judged by a few lines of bytes."""
 
 import re
 import tempfile
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.server.security import SCOPES, read_tokens
+from logitsieve.server.security import SCOPES, read_api_keys
 from tools.attacks.tally import Tally
 
 FILES, LINES = 50, 8
-TOKENS = (b"a-token-of-a-reader", b"the-other-tok3n==", b"Z" * 16, b"too-short")
+KEYS = (b"a-token-of-a-reader", b"the-other-tok3n==", b"Z" * 16, b"too-short")
 # Ends of lines for somebody, and letters whose UTF-8 contains such bytes.
 BREAKS = (b"\r", b"\v", b"\f", b"\x1c", b"\x1d", b"\x1e", b"\x85", b"\xc2\x85", b"\xe2\x80\xa8")
 LETTERS = ("Å".encode(), "\u0445".encode(), "ą".encode(), b"\xa0", b"\x00", b"\xef\xbb\xbf", b"#")
@@ -22,10 +22,10 @@ GOOD = re.compile(rb"\s*(read|console|admin)\s*:\s*([A-Za-z0-9._~+/-]{16,}=*)\s*
 
 
 def hostile(random: Generator) -> Tally:
-    """Files of lines with tokens, and of comments with tokens and anything that may end a line."""
+    """Files of lines with keys, and of comments with keys and anything that may end a line."""
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "tokens"
+        file = Path(folder) / "api_keys"
         for _ in range(FILES):
             content = b"".join(_line(random) for _ in range(random.integers(1, LINES)))
             file.write_bytes(content)
@@ -35,7 +35,7 @@ def hostile(random: Generator) -> Tally:
 
 
 def granted(content: bytes) -> dict[bytes, set[str]] | None:
-    """What each token of a file is for, by its hash; None where the file is to be refused."""
+    """What each key of a file is for, by its hash; None where the file is to be refused."""
     found: dict[bytes, set[str]] = {}
     for line in content.split(b"\n"):
         if line[:1] == b"#" or not line.strip():
@@ -51,7 +51,7 @@ def granted(content: bytes) -> dict[bytes, set[str]] | None:
 def _read(file: Path) -> dict[bytes, set[str]] | None:
     found: dict[bytes, set[str]] = {}
     try:
-        for digest, scopes in read_tokens(file):
+        for digest, scopes in read_api_keys(file):
             found.setdefault(digest, set()).update(scopes)
     except InvalidRequest:
         return None
@@ -62,7 +62,7 @@ def _line(random: Generator) -> bytes:
     def one(choices: tuple[bytes, ...]) -> bytes:
         return choices[random.integers(len(choices))]
 
-    pair = one((*SCOPES, b"write")) + b":" + one(TOKENS)
+    pair = one((*SCOPES, b"write")) + b":" + one(KEYS)
     match random.integers(5):
         case 0:
             return b"# " + one(LETTERS) + one(BREAKS) + pair + one(SPACES) + b"\n"
@@ -75,4 +75,4 @@ def _line(random: Generator) -> bytes:
     return one(SPACES) + b"\n"
 
 
-ATTACKS = {"tokens-hostile": hostile}
+ATTACKS = {"api-keys-hostile": hostile}
