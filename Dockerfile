@@ -69,7 +69,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "/opt/logitsieve/probe.py", "http://127.0.0.1:9090/healthz"]
 ENTRYPOINT ["python", "/opt/logitsieve/kernels.py", "run", "logitsieve", "serve"]
 # Arguments of `docker run` take the place of all of these.
-CMD ["--models", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]
+CMD ["--model-repository", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]
 
 FROM base AS gpu
 # Triton compiles what launches its kernels. Python's headers are in the image, the driver's library

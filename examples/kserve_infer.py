@@ -5,7 +5,7 @@
 """A KServe v2 client: any tool that speaks to Triton can ask a logitsieve server.
 
 pip install -c constraints.txt -e '.[kserve]'
-logitsieve serve --models models
+logitsieve serve --model-repository models
 python examples/kserve_infer.py localhost:50051 lm
 """
 

@@ -10,7 +10,7 @@
     python examples/server_and_clients.py models lm
 
 `models` is a folder of <name>/<version> indexes. In production the server is a process of its own,
-`logitsieve serve --models models`, and the clients run anywhere.
+`logitsieve serve --model-repository models`, and the clients run anywhere.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ async def awaited(address: str, model: str, dim: int) -> None:
 
 async def main(models: Path, model: str) -> None:
     """Serve on a free port, ask in three ways, stop."""
-    server = create_server(ServeConfig(models=models, port=0, metrics_port=0, admin=False))
+    server = create_server(
+        ServeConfig(model_repository=models, port=0, metrics_port=0, admin=False)
+    )
     await server.start()
     address = f"localhost:{server.port}"
     try:

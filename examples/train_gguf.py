@@ -8,9 +8,9 @@
 """A small llama-architecture Transformer, trained on a text and written as a GGUF file.
 
 python examples/train_gguf.py corpus.txt.gz lm.gguf
-logitsieve capture --gguf lm.gguf --text corpus.txt.gz --out contexts
+logitsieve capture -m lm.gguf --text corpus.txt.gz --out contexts
 logitsieve build --weight lm.gguf --contexts contexts --out models/lm/1
-logitsieve generate --gguf lm.gguf --index models/lm/1 --prompt "The"
+logitsieve generate -m lm.gguf --index models/lm/1 --prompt "The"
 
 Shape letters: B windows, T positions, H heads, D hidden size, V vocabulary.
 """

@@ -126,7 +126,9 @@ def test_the_client_answers(programs: Path, address: str) -> None:
         "print(reply.ids.tolist(), reply.logits.tolist())"
     )
     assert run(programs / "python", "-c", script).strip() == "[[7]] [[3.0]]"
-    assert "error: " in run(programs / "logitsieve", "query", "--address", "127.0.0.1:1", code=1)
+    assert "error: " in run(
+        programs / "logitsieve", "query", "models", "--address", "127.0.0.1:1", code=1
+    )
 
 
 HELP = """
@@ -176,11 +178,17 @@ def test_the_server_extra_opens_an_index(how: str, wheel: Path, tmp_path: Path) 
     what = wheel if how == "linked" else REPOSITORY
     programs = install(how, tmp_path, what, "server")
     assert "escalate" in run(programs / "logitsieve", "inspect", INDEX)
-    assert "--models" in run(programs / "logitsieve", "serve", "--help")
+    assert "--model-repository" in run(programs / "logitsieve", "serve", "--help")
     run(programs / "python", "-c", "import torch", code=1)
     ports = "--port", "0", "--metrics-port", "0", "--no-admin"
     shown = run(
-        programs / "logitsieve", "serve", "--console", "--models", INDEX.parents[1], *ports, code=1
+        programs / "logitsieve",
+        "serve",
+        "--console",
+        "--model-repository",
+        INDEX.parents[1],
+        *ports,
+        code=1,
     )
     assert "pip install 'logitsieve[console] @ file:" in shown
 

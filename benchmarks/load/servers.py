@@ -19,7 +19,14 @@ from logitsieve.v1 import decoder_pb2 as pb
 @contextmanager
 def our_server(index: Index, cpus: list[int], **options: Any) -> Iterator[str]:
     """The gRPC address of a `logitsieve serve` of an index, kept to these cores."""
-    command = [sys.executable, "-m", "logitsieve", "serve", "--models", str(index.path.parents[1])]
+    command = [
+        sys.executable,
+        "-m",
+        "logitsieve",
+        "serve",
+        "--model-repository",
+        str(index.path.parents[1]),
+    ]
     for name, value in ({"port": 0, "metrics_port": 0} | options).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:

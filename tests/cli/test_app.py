@@ -68,7 +68,7 @@ main()
 def test_ctrl_c_while_it_imports_is_one_line(module: str, tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     words = {
-        "logitsieve.server.app": ["serve", "--models", str(tmp_path)],
+        "logitsieve.server.app": ["serve", "--model-repository", str(tmp_path)],
         "logitsieve.completions.serve": ["serve-gguf", str(tmp_path / "m.gguf")],
     }.get(module, ["verify", "nowhere/1"])
     command = [sys.executable, "-c", INTERRUPTED, module, *words]

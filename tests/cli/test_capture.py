@@ -90,14 +90,14 @@ def test_a_matrix_of_bfloat16_is_told_to_be_kept_as_such(
 def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the time of man\n" * 30)
     out, options = tmp_path / "out", ("--text", tmp_path / "text.txt", "--window", 16)
-    result = run("capture", "--gguf", make_gguf(), "--out", out, *options)
+    result = run("capture", "--model", make_gguf(), "--out", out, *options)
     assert f"Next: logitsieve build --weight {make_gguf()} --contexts {out}" in result.stdout
     assert np.load(out / "00000.npy").shape[1] == 64
-    chat = ("--gguf", make_gguf(chat_template=CHAT), "--chat", "--json")
+    chat = ("--model", make_gguf(chat_template=CHAT), "--chat", "--json")
     made = run("capture", *chat, "--out", tmp_path / "chat", *options[:2])
     assert json.loads(made.stdout)["chat"] is True
     out = tmp_path / "others"  # the primer is read where there is no text
-    result = run("capture", "--gguf", make_gguf(), "--out", out)
+    result = run("capture", "--model", make_gguf(), "--out", out)
     assert result.stdout.count("primer") == 1
     assert f"--contexts {out} --heads exact,sketch --out" in result.stdout
     assert json.loads((out / "capture.json").read_text())["primer"] is True

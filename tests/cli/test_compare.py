@@ -21,14 +21,15 @@ def text(tmp_path: Path) -> Path:
 def test_two_models_are_compared(run: Run, make_gguf: Make, text: Path, tmp_path: Path) -> None:
     first, second, file = make_gguf(), make_gguf(head="Q4_0"), tmp_path / "positions.csv"
     options = ("--text", text, "--window", 32)
-    shown = run("compare", first, second, *options, "--csv", file)
-    facts = json.loads(run("compare", first, second, *options, "--json").stdout)
+    models = ("-m", second, "--reference", first)
+    shown = run("compare", *models, *options, "--csv", file)
+    facts = json.loads(run("compare", *models, *options, "--json").stdout)
     with file.open() as lines:
         rows = list(csv.DictReader(lines))
     kl = np.array([float(row["kl"]) for row in rows])
-    same = np.array([row["best_first"] == row["best_second"] for row in rows])
+    same = np.array([row["best_model"] == row["best_reference"] for row in rows])
     later = [-np.array([float(row[f"log_prob_{name}"]) for row in rows]).mean()
-             for name in ("first", "second")]  # fmt: skip
+             for name in ("reference", "model")]  # fmt: skip
     assert facts["positions"] == len(rows)
     assert f"{len(rows):,} positions" in shown.stdout
     assert facts["kl"]["mean"] == pytest.approx(kl.mean())
@@ -45,9 +46,9 @@ def test_two_models_are_compared(run: Run, make_gguf: Make, text: Path, tmp_path
 def test_wrong_arguments_are_named(run: Run, make_gguf: Make, text: Path, tmp_path: Path) -> None:
     first = make_gguf()
     for arguments, field in (
-        ((first, first, "--text", tmp_path / "none.txt"), "text"),
-        ((first, tmp_path / "none.gguf", "--text", text), "gguf"),
-        ((first, make_gguf(vocabulary=False), "--text", text), "second"),
-        ((first, first, "--text", text, "--csv", tmp_path / "none" / "a.csv"), "csv"),
+        ((first, "--text", tmp_path / "none.txt"), "text"),
+        ((tmp_path / "none.gguf", "--text", text), "model"),
+        ((make_gguf(vocabulary=False), "--text", text), "model"),
+        ((first, "--text", text, "--csv", tmp_path / "none" / "a.csv"), "csv"),
     ):
-        run("compare", *arguments, code=2, says=f"error: {field}: got ")
+        run("compare", "--reference", first, "-m", *arguments, code=2, says=f"error: {field}: got ")

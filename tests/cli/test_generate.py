@@ -12,7 +12,6 @@ from logitsieve.client.llamacpp_generation import GenerationCost
 from logitsieve.index import open_index
 from tests.cli.conftest import Run, write_demo
 from tests.llamacpp.small_model import CHAT, Make
-from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("llama_wheel", "build")
 
@@ -23,7 +22,7 @@ COST = {"sketch": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
 
 def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     shown = {}
-    options = ("--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
+    options = ("--model", make_gguf(), "--prompt", PROMPT, "--max-tokens", 6)
     for head in COST:
         result = run("generate", *options, "--head", head, "--index", gguf_index)
         shown[head] = result.stdout
@@ -63,9 +62,9 @@ def test_a_model_that_bends_its_logits(run: Run, make_gguf: Make) -> None:
     capped = make_gguf(architecture="gemma2", tied=True)
     command = ("generate", "-m", capped, "-p", PROMPT, "-n", 3, "--engine", "llamacpp")
     assert run(*command).stderr.startswith(background.MAKING)
-    drawn = run(*command, "--sample", "temperature=1")
+    drawn = run(*command, "--temp", 1)
     assert drawn.stderr.startswith("No index is made, as the model caps its logits")
-    assert run(*command, "--sample", "top_k=5").stderr.startswith(background.MAKING)
+    assert run(*command, "--top-k", 5).stderr.startswith(background.MAKING)
     scored = run(*command, "--logprobs", "--json")
     assert scored.stderr.startswith("No index is made, as the model caps its logits")
     assert json.loads(scored.stdout)["head"] == "dense"
@@ -75,7 +74,7 @@ def test_the_head_of_an_index_is_sketch_if_none_is_named(
     run: Run, make_gguf: Make, gguf_index: Path
 ) -> None:
     """Whatever its times were."""
-    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
+    command = ("generate", "--model", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
     index = ("--index", gguf_index)
     assert json.loads(run(*command, *index, "--json").stdout)["head"] == "sketch"
     said = "error: head: got screen, allowed: exact, sketch, dense"
@@ -110,8 +109,8 @@ def test_the_last_line_says_what_a_head_did(
 
 def test_several_prompts_and_draws(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     options = ("--prompt", PROMPT, "--prompt", "go", "--max-tokens", 4, "--index", gguf_index)
-    sample = ("--sample", "temperature=0.8,top_k=20", "--sample", "seed=3")
-    command = ("generate", "--gguf", make_gguf(), *options, *sample)
+    sample = ("--temp", 0.8, "--top-k", 20, "--seed", 3)
+    command = ("generate", "--model", make_gguf(), *options, *sample)
     made = json.loads(run(*command, "--json").stdout)
     assert json.loads(run(*command, "--json").stdout)["ids"] == made["ids"]
     assert len(made["texts"]) == 2
@@ -157,16 +156,23 @@ def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, gguf_index: 
 def test_no_index_that_fits(run: Run, make_gguf: Make, tmp_path: Path, build: Any) -> None:
     other = write_demo(tmp_path)
     said = f"index: got {other}: V = 300, D = 24, allowed: the model's, V = "
-    command = ("generate", "--gguf", make_gguf(), "--prompt", PROMPT)
+    command = ("generate", "--model", make_gguf(), "--prompt", PROMPT)
     run(*command, "--index", other, code=2, says=said)
     build("import sys; sys.exit('error: out of luck')")
     result = run(*command, "-n", 3, "--wait", "--json", says="error: out of luck")
     assert json.loads(result.stdout)["head"] == "dense"
 
 
-@pytest.mark.parametrize("value", ["inf", "nan", "0.5"])
-def test_settings_that_are_no_whole_numbers(value: str) -> None:
-    for name in ("seed", "top_k"):
-        options = GenerateOptions(gguf=Path("m"), prompt=("a",), sample=(f"{name}={value}",))
-        with refused(f"sample.{name}", "a whole number"):
-            options.settings()
+@pytest.mark.parametrize(
+    ("given", "drawn"),
+    [
+        ({}, {}),
+        ({"seed": 0}, {"seeds": 0, "temperature": 1.0}),
+        ({"temperature": 0.0, "top_k": 3}, {"temperature": 0.0, "top_k": 3}),
+        ({"penalized": 9, "repetition_penalty": 1.2}, {"penalized": 9, "repetition_penalty": 1.2}),
+    ],
+)
+def test_an_option_of_draws_draws(given: dict[str, Any], drawn: dict[str, Any]) -> None:
+    options = GenerateOptions(model=Path("m"), prompt=("a",), **given)
+    always = {"max_tokens": 128, "stop": (), "logprobs": False}
+    assert options.settings() == drawn | always

@@ -47,13 +47,13 @@ def test_a_file_of_tls_asks_for_it(name: str) -> None:
     assert getattr(tls, name.removeprefix("tls_")) == Path("file.pem")
 
 
-def test_without_hidden_the_models_of_a_server_are_listed(run: Run, address: str) -> None:
-    [model] = json.loads(run("query", "--address", address, "--json").stdout)
+def test_the_models_of_a_server_are_listed(run: Run, address: str) -> None:
+    [model] = json.loads(run("query", "models", "--address", address, "--json").stdout)
     assert (model["name"], model["version"], model["state"]) == ("demo", "1", "available")
     assert model["heads"] == ["exact", "screen"]
-    shown = run("query", "--address", address, "--models").stdout
+    shown = run("query", "models", "--address", address).stdout
     assert "exact, screen" in shown
-    run("query", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
+    run("query", "models", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
 def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidden: Path) -> None:
@@ -66,11 +66,11 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
     assert [row["max_error"] for row in reply["rows"]] == [1.0] * 3
     assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
-    for draws in ([], ["--sample", 1]):
+    for draws in ([], ["--num-samples", 1]):
         options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
         reply = json.loads(run("query", "--address", address, *options).stdout)
         assert reply["normalizer"] == "exact"  # the index has no `sketch`
-    options = ("--hidden", hidden, "--sample", 3, "--seed", 5, "--temperature", 2, "--json")
+    options = ("--hidden", hidden, "--num-samples", 3, "--seed", 5, "--temperature", 2, "--json")
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again
     assert [len(row["draws"]) for row in one["rows"]] == [3, 3, 3]
@@ -115,8 +115,8 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
         (["--width", 0], 2, "width: got 0.0, allowed: a number, 1e-09 to 100"),
-        (["--sample", -1], 2, "--sample"),
-        (["--sample", 1, "--seed", 1 << 64], 2, "seeds: got"),
+        (["--num-samples", -1], 2, "--num-samples"),
+        (["--num-samples", 1, "--seed", 1 << 64], 2, "seeds: got"),
         (["--min-precision", 0.9, "--exact"], 2, "min_precision: got 0.9"),
         (["--exact", "--head", "screen"], 2, "head: got 'screen'"),
         (["--timeout-s", "nan"], 2, "error: timeout_s: got "),

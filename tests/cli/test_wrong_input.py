@@ -57,7 +57,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--weight DATA/turned.npy --contexts DATA/H.npy": "D = 300, the weight's (is the weight",
     },
     "capture --out DATA/out": {
-        "": "module: got nothing, allowed: one of --module, --huggingface, --gguf",
+        "": "module: got nothing, allowed: one of --module, --huggingface, --model",
         "--module DATA/model.py:scaled": "model: got logits scaled by 0.5",
         "--module DATA/model.py:nothing": "nothing() returned NoneType",
         "--module DATA/model.py:absent": "a function of",
@@ -67,9 +67,9 @@ WRONG: dict[str, dict[str, str]] = {
         "--module a.py:f --huggingface b": "module: got module and huggingface",
         "--huggingface absent": "text: got nothing",
         "--huggingface absent --text none.txt": "huggingface: got absent",
-        "--huggingface a --text b --chat": "chat: got --huggingface, allowed: --gguf",
-        "--gguf absent": "gguf: got absent",
-        "--gguf absent --chat": "text: got nothing, allowed: a text of messages",
+        "--huggingface a --text b --chat": "chat: got --huggingface, allowed: --model",
+        "-m absent": "model: got absent",
+        "--model absent --chat": "text: got nothing, allowed: a text of messages",
     },
     "evaluate INDEX --contexts DATA/H.npy": {
         "-k 0": "-k",
@@ -81,7 +81,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--contexts none.npy": "error: contexts: ",
         "--contexts DATA/narrow.npy": "error: contexts: got D = 3",
     },
-    "generate --gguf GGUF --prompt go": {
+    "generate --model GGUF --prompt go": {
         "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--file -": "prompt: got both --prompt and --file",
         "--logprobs": "logprobs: got text output, allowed: --logprobs with --json",
@@ -90,9 +90,9 @@ WRONG: dict[str, dict[str, str]] = {
         "--stop ''": "stop: got ('',)",
         "--index DATA/none/1": "index: got DATA/none/1, which does not exist, allowed: a folder",
         f"--ctx 3 -p '{'go ' * 300}'": "prompts: got",
-        "--head dense --sample heat=1": "sample: got 'heat'",
-        "--head dense --sample top_k=1.5": "sample.top_k: got 1.5",
-        "--head dense --sample top_p=7": "top_p: got 7",
+        "--head dense --penalized -1": "penalized: got -1",
+        "--head dense --top-k 1.5": "--top-k",
+        "--head dense --top-p 7": "top_p: got 7",
     },
     **{
         command: {
@@ -103,31 +103,36 @@ WRONG: dict[str, dict[str, str]] = {
         }
         for command in ("inspect", "verify", "inspect --json", "verify --all-rows")
     },
-    "serve --models DATA/none": {
-        "": "models: got DATA/none",
-        "--models DATA --port 70000": "--port",
-        "--models DATA --threads 0": "--threads",
-        "--models DATA --config DATA/none.toml": "config: got DATA/none.toml",
-        "--models DATA --tls-cert DATA/none.pem": "tls_",
-        "--models DATA --device tpu": "device: got 'tpu'",
+    "serve --model-repository DATA/none": {
+        "": "model_repository: got DATA/none",
+        "--model-repository DATA --port 70000": "--port",
+        "--model-repository DATA --threads 0": "--threads",
+        "--model-repository DATA --config DATA/none.toml": "config: got DATA/none.toml",
+        "--model-repository DATA --tls-cert DATA/none.pem": "tls_",
+        "--model-repository DATA --device tpu": "device: got 'tpu'",
     },
     "serve-gguf GGUF": {
         "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--port 70000": "--port",
         "--sequences 0": "--sequences",
     },
-    "serve-gguf DATA/none.gguf": {"": "gguf: got DATA/none.gguf"},
+    "serve-gguf": {
+        "": "model: got nothing, allowed: one GGUF file",
+        "DATA/none.gguf": "model: got DATA/none.gguf",
+        "GGUF -m DATA/none.gguf": "model: got both GGUF and --model DATA/none.gguf",
+    },
     "shard INDEX --shards 2 --out DATA/s/1": {
         "--shards 0": "--shards",
         "--shards 301": "shards: got 301",
         "--out INDEX": "out: got",
     },
     "prune DATA/none": {"": "models: got DATA/none", "--keep 0": "--keep"},
-    "compare GGUF GGUF": {
+    "compare -m GGUF --reference GGUF": {
         "--text DATA/none.txt": "text: got DATA/none.txt",
         "--text TEXT --csv DATA/none/a.csv": "csv: got DATA/none/a.csv",
     },
     "query --address localhost:1": {
+        "": "hidden: got nothing, allowed: an existing .npy file; `query models` lists the",
         "--hidden DATA/none.npy": "hidden: got DATA/none.npy",
         "--timeout-s 0": "timeout_s: got 0",
         "--hidden DATA/H.npy --vocabulary DATA/none.txt": "vocabulary: got DATA/none.txt",

@@ -108,7 +108,9 @@ def test_a_server_ends_with_its_block(tmp_path: Path) -> None:
     [
         ("", "demo@2", 240.0, "demo@2"),
         ("", "demo@1", 0.01, r"within 0\.01 s"),
-        pytest.param("none", "demo@1", 240.0, "models: got", marks=pytest.mark.exhaustive),
+        pytest.param(
+            "none", "demo@1", 240.0, "model_repository: got", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_a_server_that_does_not_serve(

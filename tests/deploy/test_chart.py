@@ -126,7 +126,14 @@ def test_no_server_is_removed_and_a_drain_ends_before_the_pod_is_killed(rendered
 def test_files_of_options_are_mounted_and_only_the_cache_can_be_written(rendered: Rendered) -> None:
     options, mounts = rendered.options, rendered.container["volumeMounts"]
     paths = {PurePosixPath(mount["mountPath"]) for mount in mounts}
-    files = ("tls_cert", "tls_key", "tls_client_ca", "api_key_file", "models", "kernel_cache")
+    files = (
+        "tls_cert",
+        "tls_key",
+        "tls_client_ca",
+        "api_key_file",
+        "model_repository",
+        "kernel_cache",
+    )
     named = [PurePosixPath(options[name]) for name in files if name in options]
     [_, config, *_] = rendered.container["args"]
     for path in [PurePosixPath(config), *named]:
@@ -175,7 +182,7 @@ def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> Non
     (tmp_path / "serve.toml").write_text(text, encoding="utf-8")
     config = ServeConfig(**read_options(tmp_path / "serve.toml", ServeConfig))
     assert not is_loopback(config.host)
-    assert config.models == Path("/models")
+    assert config.model_repository == Path("/models")
 
 
 def test_options_arrive_and_arguments_variables_and_an_account_can_be_added() -> None:

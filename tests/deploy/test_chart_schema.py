@@ -23,8 +23,8 @@ models: {claim: ""} | {claim: Not_A_Name} | {subPath: /absolute}
 kernelCache: {sizeLimit: much}
 serve: {thread: 2} | {threads: 0} | {threads: "2"} | {threads: 1.5} | {device: gpu} | {drain_s: -1}
 serve: {drain_s: null} | {verify: none} | {shadow_share: 1.5} | {batch_delay_us: 1000}
-serve: {models: /elsewhere} | {kernel_cache: /elsewhere} | {tls_cert: /elsewhere} | {port: 1234}
-serve: {admin_host: 0.0.0.0} | {log_format: xml}
+serve: {model_repository: /elsewhere} | {kernel_cache: /elsewhere} | {tls_cert: /elsewhere}
+serve: {port: 1234} | {admin_host: 0.0.0.0} | {log_format: xml}
 preStopSeconds: -1
 ports: {grpc: 0} | {grpc: 70000} | {grpc: 9090, metrics: http}
 tls: {clientCA: true} | {secretName: logitsieve-tls}

@@ -50,7 +50,7 @@ def test_servers_share_the_models_and_no_cache_nor_port() -> None:
     published = [re.fullmatch(r"127\.0\.0\.1:(\d+):\d+", port) for port in ports]
     assert len({found[1] for found in published if found}) == len(ports) == len(SERVICES)
     first, second = (mounts(service) for service in SERVERS.values())
-    models, cache = OPTIONS["--models"], OPTIONS["--kernel-cache"]
+    models, cache = OPTIONS["--model-repository"], OPTIONS["--kernel-cache"]
     assert first.keys() == second.keys() == {models, cache}
     assert first[models] == second[models] == ("${MODELS:-../models}", False)
     assert first[cache] != second[cache]

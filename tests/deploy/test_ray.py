@@ -80,4 +80,4 @@ def test_up_has_these_options_and_the_resource_of_the_ingress() -> None:
     assert re.search(rf'\\"{resource}\\": 1', GROUPS["ingress"]["rayStartParams"]["resources"])
     mounts = container(GROUPS["shards"])["volumeMounts"]
     [models] = [mount for mount in mounts if mount["name"] == "models"]
-    assert rest[rest.index("--models") + 1] == models["mountPath"]
+    assert rest[rest.index("--model-repository") + 1] == models["mountPath"]

@@ -25,7 +25,7 @@ ENDING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", ENDING)
 def test_a_file_that_would_end_the_process_is_named(make_gguf: Make, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"gguf: got .*xllamacpp .* aborts, .*{reason}"):
+    with pytest.raises(InvalidRequest, match=f"model: got .*xllamacpp .* aborts, .*{reason}"):
         LlamaContext(make_gguf(**ENDING[reason]), threads=2)
     with LlamaContext(make_gguf()) as context:
         assert np.isfinite(context.read([5, 6, 7])).all()

@@ -60,7 +60,7 @@ def test_long_batches_of_every_type_are_right(make_gguf: Make, kind: str, dim: i
 
 def test_a_wrong_batch_would_be_seen(make_gguf: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logitsieve.llamacpp.ik.RIGHT", 512)
-    with refused("gguf", "32 tokens read at once give other hidden states"):
+    with refused("model", "32 tokens read at once give other hidden states"):
         LlamaContext(make_gguf(body="Q4_1", dim=96), engine="ik")
 
 
@@ -81,7 +81,7 @@ def test_what_would_end_the_process_is_refused_by_name(
     make_gguf: Make, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = make_gguf(**REFUSED[reason])
-    with pytest.raises(InvalidRequest, match=f"gguf: got .*{reason}"):
+    with pytest.raises(InvalidRequest, match=f"model: got .*{reason}"):
         LlamaContext(path, engine="ik", threads=2)
     assert capfd.readouterr() == ("", "")
     with LlamaContext(make_gguf(), engine="ik") as context:

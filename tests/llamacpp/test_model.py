@@ -54,5 +54,5 @@ def test_bytes_without_a_token_are_refused_where_llama_cpp_would_read_for_ever(
 
 def test_a_file_without_a_token_that_llama_cpp_adds_to_each_text_is_named(make_gguf: Make) -> None:
     begun = (("tokenizer.ggml.add_bos_token", True),)
-    with refused("gguf", "special_bos_id"):
+    with refused("model", "special_bos_id"):
         LlamaModel(make_gguf(tokenizer="t5", keys=begun))

@@ -72,15 +72,15 @@ def test_a_model_split_over_files_is_read_whole(make_gguf: Make, tmp_path: Path)
 def test_parts_of_a_model_are_named(tmp_path: Path) -> None:
     parts, renamed = parts_of(tmp_path), tmp_path / "renamed.gguf"
     renamed.write_bytes(parts[0].read_bytes())
-    with refused("gguf", r"renamed.gguf: part 1 of 3, allowed: the name NAME-00001-of-00003"):
+    with refused("model", r"renamed.gguf: part 1 of 3, allowed: the name NAME-00001-of-00003"):
         GgufModel(renamed)
-    with refused("gguf", f"one of several files, 2 of 3, allowed: the first, {parts[0]}"):
+    with refused("model", f"one of several files, 2 of 3, allowed: the first, {parts[0]}"):
         GgufModel(parts[1])
     parts[1].write_bytes(parts[2].read_bytes())
-    with refused("gguf", r"another model's part \(2, 3\), allowed: part 2 of"):
+    with refused("model", r"another model's part \(2, 3\), allowed: part 2 of"):
         GgufModel(parts[0])
     parts[1].unlink()
-    with refused("gguf", f"one of several files, allowed: all 3 .*{parts[1].name} too"):
+    with refused("model", f"one of several files, allowed: all 3 .*{parts[1].name} too"):
         GgufModel(parts[0])
 
 

@@ -167,7 +167,7 @@ def lasting_port() -> int:
 def config_for(models: Path, **options: Any) -> ServeConfig:
     """Free ports; nothing is shadowed unless asked: whose rows are is drawn by chance."""
     plain: dict[str, Any] = {"port": 0, "metrics_port": 0, "admin_port": 0, "shadow_share": 0.0}
-    return ServeConfig(models=models, **plain | {"drain_s": WAIT_S} | options)
+    return ServeConfig(model_repository=models, **plain | {"drain_s": WAIT_S} | options)
 
 
 @contextmanager
@@ -231,7 +231,7 @@ from logitsieve.server import ServeConfig, serve
 options, files = json.loads(sys.argv[1]), int(sys.argv[2])
 if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-paths = ("models", "kernel_cache", "tls_cert", "tls_key", "api_key_file")
+paths = ("model_repository", "kernel_cache", "tls_cert", "tls_key", "api_key_file")
 options |= {name: Path(options[name]) for name in paths if name in options}
 serve(ServeConfig(**options))
 """
@@ -287,7 +287,7 @@ def started(
     models: Path, *, files: int = 0, environment: Mapping[str, str] = {}, **options: Any
 ) -> Iterator[Started]:
     """A server that answers; `files` are the descriptors that it may have, where not 0."""
-    given = {"port": 0, "metrics_port": 0, "admin": False, "models": models} | options
+    given = {"port": 0, "metrics_port": 0, "admin": False, "model_repository": models} | options
     written = json.dumps(given | {"kernel_cache": kernels.default_cache()}, default=str)
     with process("-c", SERVER, written, files, **environment) as made:
         found = said_by(made, WHERE)

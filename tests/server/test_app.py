@@ -193,7 +193,7 @@ def assert_stopped(stream: RawStream) -> None:
 @pytest.mark.parametrize("option", ["port", "metrics_port", "admin_port"])
 def test_a_port_that_is_taken(loop: Loop, server: Running, models: Path, option: str) -> None:
     taken = {"port": 0, "metrics_port": 0, "admin_port": 0, option: getattr(server.server, option)}
-    second = create_server(ServeConfig(models=models, **taken))
+    second = create_server(ServeConfig(model_repository=models, **taken))
     with refused(option, "free"):
         loop.run(second.start())
     loop.run(second.stop())

@@ -62,7 +62,7 @@ def opener(*given):
 models, cache, what, drain_s = sys.argv[1:]
 ports = {"port": 0, "metrics_port": 0, "admin_port": 0}
 more = {"kernel_cache": Path(cache), "drain_s": float(drain_s)}
-config = ServeConfig(models=Path(models), **ports, **more)
+config = ServeConfig(model_repository=Path(models), **ports, **more)
 loading = what == "loading"
 serve(config, repository=Repository(config, opener) if loading else gated(config, Stuck()))
 """
@@ -115,7 +115,7 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_malformed_headers_leave_a_line_at_most(tmp_path: Path) -> None:
     write_model(tmp_path)
-    options = {"models": tmp_path, "port": 0, "metrics-port": 0, "drain-s": 0}
+    options = {"model-repository": tmp_path, "port": 0, "metrics-port": 0, "drain-s": 0}
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
     cache = {"LOGITSIEVE_SERVE_KERNEL_CACHE": str(kernels.default_cache())}
     with process("-m", "logitsieve", "serve", "--no-admin", *given, **cache) as server:

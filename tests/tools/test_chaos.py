@@ -70,7 +70,7 @@ def test_what_passes_a_limit_is_a_fault() -> None:
 @pytest.mark.system
 def test_a_process_is_watched_with_its_children(tmp_path: Path) -> None:
     process = Process(
-        Path(sys.executable), tmp_path / "log", "serve", "--models", tmp_path / "none"
+        Path(sys.executable), tmp_path / "log", "serve", "--model-repository", tmp_path / "none"
     )
     try:
         with pytest.raises(RuntimeError, match="gRPC at"):

@@ -7,7 +7,7 @@ connection measures the longest silence, and the memory and the descriptors of t
 limits (docs/security.md). A signal ends the round under load. The exit status is 1 after any fault.
 
     python -m tools.chaos --minutes 30
-    python -m tools.chaos --rounds 1 --seed 7 --only completions --gguf model.gguf
+    python -m tools.chaos --rounds 1 --seed 7 --only completions --model model.gguf
     python -m tools.chaos --python ../older/.venv/bin/python      # the servers of another checkout
 """
 
@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="of each kind, instead of a time")
     parser.add_argument("--seed", type=int, default=0, help="of the first round")
     parser.add_argument("--only", choices=list(ROUNDS), help="one kind of rounds")
-    parser.add_argument("--gguf", type=Path, help="a published model instead of a small random one")
+    parser.add_argument(
+        "--model", type=Path, help="a published model instead of a small random one"
+    )
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the servers")
     chosen = parser.parse_args()
     kinds = [chosen.only] if chosen.only else list(ROUNDS)

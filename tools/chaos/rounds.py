@@ -179,7 +179,7 @@ def pause(process: Process) -> Callable[[float], None]:
 def service_round(options: Options, rng: np.random.Generator, tally: Tally) -> None:
     models = options.folder / "models"
     write_models(models)
-    arguments: list[object] = ["serve", "--models", models, "--drain-s", DRAIN_S]
+    arguments: list[object] = ["serve", "--model-repository", models, "--drain-s", DRAIN_S]
     arguments += ["--port", 0, "--metrics-port", 0, "--admin-port", 0]
     arguments += ["--request-memory-mb", REQUEST_MB, "--max-streams", STREAMS]
     arguments += ["--threads", int(rng.integers(1, 3))]

@@ -92,7 +92,7 @@ class Services:
     """The handlers of both ports of a server, on an event loop of their own."""
 
     def __init__(self, models: Path, kernels: Path | None) -> None:
-        config = ServeConfig(models=models, kernel_cache=kernels, **LIMITS)  # type: ignore[arg-type]
+        config = ServeConfig(model_repository=models, kernel_cache=kernels, **LIMITS)  # type: ignore[arg-type]
         repository, metrics = Repository(config), Metrics()
         for name, number in repository.find():
             repository.load(name, number, no_progress)

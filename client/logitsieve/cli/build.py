@@ -45,7 +45,7 @@ class BuildOptions:
     contexts: str | None = flag(
         None,
         "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them a GGUF"
-        " model reads the primer of capture --gguf first, if llama.cpp is installed, and only"
+        " model reads the primer of capture -m first, if llama.cpp is installed, and only"
         " exact and sketch can be built.",
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")

@@ -40,21 +40,24 @@ class CaptureOptions:
     huggingface: Path | None = flag(
         None, "Folder with a Hugging Face causal language model, instead of --module."
     )
-    gguf: Path | None = flag(None, "A model as GGUF, run by llama.cpp, instead of --module.")
+    model: Path | None = flag(
+        None, "A model as GGUF, run by llama.cpp, instead of --module.", "--model", "-m"
+    )
     text: Path | None = flag(
         None,
-        "Text for --huggingface or --gguf to read: UTF-8, plain or gzipped. Without it --gguf reads"
-        " a short text of many kinds: enough for the heads exact and sketch, not for a screen.",
+        "Text for --huggingface or --model to read: UTF-8, plain or gzipped. Without it --model"
+        " reads a short text of many kinds: enough for the heads exact and sketch, not for a"
+        " screen.",
     )
     chat: bool = flag(
         False,
-        "Each line of --text is a user's message to the --gguf model, and the contexts are of its"
+        "Each line of --text is a user's message to the --model model, and the contexts are of its"
         " own answers.",
         "--chat",
     )
     window: int = flag(
         WINDOW,
-        "Tokens that --huggingface or --gguf reads at a stretch, at most its positions.",
+        "Tokens that --huggingface or --model reads at a stretch, at most its positions.",
         min=2,
         max=LONGEST_WINDOW,
     )
@@ -71,13 +74,13 @@ class CaptureOptions:
     )
 
     def check(self) -> None:
-        sources = {"module": self.module, "huggingface": self.huggingface, "gguf": self.gguf}
+        sources = {"module": self.module, "huggingface": self.huggingface, "model": self.model}
         given = [name for name, source in sources.items() if source is not None]
         if len(given) != 1:
             names = ", ".join(f"--{name}" for name in sources)
             raise InvalidRequest("module", " and ".join(given) or "nothing", f"one of {names}")
-        if self.chat and self.gguf is None:
-            raise InvalidRequest("chat", f"--{given[0]}", "--gguf")
+        if self.chat and self.model is None:
+            raise InvalidRequest("chat", f"--{given[0]}", "--model")
         if self.huggingface is not None:
             if self.text is None:
                 raise InvalidRequest("text", "nothing", "a text file for --huggingface")
@@ -94,8 +97,8 @@ class CaptureOptions:
     def run(self, config: CaptureConfig) -> dict[str, Any]:
         with executor_at(self.ray) as executor, bars("capture") as progress:
             more: dict[str, Any] = {"config": config, "progress": progress, "executor": executor}
-            if self.gguf is not None:
-                return self._run_gguf(self.gguf, more)
+            if self.model is not None:
+                return self._run_gguf(self.model, more)
             model, batches, load = self._source()
             from logitsieve.index_builder.capture import capture
 
@@ -124,7 +127,7 @@ class CaptureOptions:
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
     """Run a model over data; keep the inputs of its output layer.
 
-    --module, --huggingface with --text, or --gguf with or without. No downloads.
+    --module, --huggingface with --text, or --model with or without. No downloads.
 
     FUNCTION returns the model (torch.load only with weights_only=True) and an iterable of batches:
     the model's argument, a tuple of arguments, or a dict of keyword arguments. A model is refused
@@ -139,8 +142,8 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
         print_json(summary)
         return
     print(f"{out}: {summary['rows']:,} contexts of {summary['rows_seen']:,}, D = {summary['dim']}")
-    weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.gguf is None else options.gguf
-    heads = "" if options.gguf or not _is_bfloat16(out / "weight.npy") else " --dtype bfloat16"
+    weight = f"{out}/weight.npy --bias {out}/bias.npy" if options.model is None else options.model
+    heads = "" if options.model or not _is_bfloat16(out / "weight.npy") else " --dtype bfloat16"
     if summary.get("primer"):
         print(OF_PRIMER)
         heads = " --heads exact,sketch"

@@ -7,10 +7,9 @@ import math
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.cli.options import (
@@ -30,15 +29,17 @@ if TYPE_CHECKING:
     from logitsieve.api.results import Float64
     from logitsieve.llamacpp.divergence import Divergence
 
-COLUMNS = ("token", "kl", "best_first", "best_second", "log_prob_first", "log_prob_second")
+NAMES = ("reference", "model")
+COLUMNS = ("token", "kl", *(f"{what}_{name}" for what in ("best", "log_prob") for name in NAMES))
 QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999, "largest": 1.0}
-
-First = Annotated[Path, typer.Argument(help="The model to compare with, GGUF.")]
-Second = Annotated[Path, typer.Argument(help="Another with the same vocabulary, GGUF.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
+    model: Path = flag(MISSING, "The model, GGUF.", "--model", "-m")
+    reference: Path = flag(
+        MISSING, "The model to compare it with, GGUF: another with the same vocabulary."
+    )
     text: Path = flag(MISSING, "Text that both read: UTF-8, plain or gzipped.")
     window: int = flag(
         WINDOW,
@@ -57,37 +58,37 @@ class CompareOptions:
             raise InvalidRequest("csv", self.csv, "a file in a folder that exists")
 
 
-def command(first: First, second: Second, options: CompareOptions, as_json: AsJson = False) -> None:
+def command(options: CompareOptions, as_json: AsJson = False) -> None:
     """Measure the KL divergence of a model's next tokens from another's, exactly.
 
     Shows the divergence in nats, how often the best tokens are the same, and perplexities, from all
     logits in float64. Standard errors are over contiguous stretches of the text.
 
-    Example: logitsieve compare model-f16.gguf model-q4.gguf --text wiki.txt
+    Example: logitsieve compare -m model-q4.gguf --reference model-f16.gguf --text wiki.txt
     """
     options.check()
-    divergence = _compared(first, second, options)
+    divergence = _compared(options)
     if options.csv is not None:
         _write(options.csv, divergence)
     facts = summary(divergence)
     if as_json:
-        print_json({"first": str(first), "second": str(second), **facts})
+        print_json({name: str(getattr(options, name)) for name in NAMES} | facts)
         return
     no_quantiles = [None] * len(QUANTILES)
     kl, agree, ratio = (facts[name] for name in ("kl", "same_best", "log_perplexity_ratio"))
     print_table(
-        f"{second} compared with {first}, {facts['positions']:,} positions",
+        f"{options.model} compared with {options.reference}, {facts['positions']:,} positions",
         ["", "mean", "standard error", *QUANTILES],
         [
             ["KL divergence, nats", kl["mean"], kl["error"], *(kl[name] for name in QUANTILES)],
             ["same best token", agree["mean"], agree["error"], *no_quantiles],
-            ["log perplexity, less the first's", ratio["mean"], ratio["error"], *no_quantiles],
+            ["log perplexity, less the reference's", ratio["mean"], ratio["error"], *no_quantiles],
         ],
     )
-    print("Perplexities: {:.4f} and {:.4f}".format(*facts["perplexity"]))
+    print("Perplexities: {:.4f} of the reference, {:.4f}".format(*facts["perplexity"]))
 
 
-def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
+def _compared(options: CompareOptions) -> Divergence:
     from logitsieve.index_builder.capture.text_chunks import CountedText, token_windows
     from logitsieve.llamacpp import open_context
     from logitsieve.llamacpp.divergence import compare
@@ -96,8 +97,8 @@ def _compared(first: Path, second: Path, options: CompareOptions) -> Divergence:
     size: dict[str, Any] = {"positions": options.window, "threads": threads}
     with (
         bars("compare") as progress,
-        open_context(second, options.engine, **size) as other,
-        open_context(first, other.host.engine, **size) as one,
+        open_context(options.model, options.engine, **size) as other,
+        open_context(options.reference, other.host.engine, **size) as one,
     ):
         say_engine(one, options.engine)
         window = min(options.window, one.trained_positions, other.trained_positions)

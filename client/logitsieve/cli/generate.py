@@ -21,7 +21,6 @@ from logitsieve.cli.options import (
     idle_cores,
     index_folder,
     llama_threads,
-    numbers,
     say_engine,
 )
 from logitsieve.cli.output import print_json
@@ -42,16 +41,13 @@ MAX_ERROR = (
 )
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
-WHOLE = ("top_k", "penalized", "seed")  # integers of --sample
-SETTINGS = (
-    *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"),
-    *("presence_penalty", "frequency_penalty", "penalized"),
-)
+DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed")
+SETTINGS = (*(*DRAWS, "repetition_penalty", "presence_penalty", "frequency_penalty", "penalized"),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    gguf: Path = flag(MISSING, "The model.", "--gguf", "-m")
+    model: Path = flag(MISSING, "The model, GGUF.", "--model", "-m")
     prompt: tuple[str, ...] = flag(
         (),
         "The text to continue; repeated, all are decoded together and shown at the end.",
@@ -100,11 +96,28 @@ class GenerateOptions:
         min=1,
         max=1 << 20,
     )
-    sample: tuple[str, ...] = flag(
-        (),
-        f"Draw instead of taking the best token, or edit the logits: {', '.join(SETTINGS)}.",
-        metavar="NAME=VALUE,...",
+    temperature: float | None = flag(
+        None,
+        "Temperature of draws; 0, the best token, unless another option of draws is given: then 1.",
+        "--temp",
+        "--temperature",
     )
+    top_k: int | None = flag(None, "Draw among so many best tokens; 0: all.", "--top-k")
+    top_p: float | None = flag(
+        None, "Draw among the best tokens that together have this probability.", "--top-p"
+    )
+    min_p: float | None = flag(
+        None, "Draw among tokens with this share of the best one's probability.", "--min-p"
+    )
+    seed: int | None = flag(None, "Seed of the draws; fresh draws if absent.", "--seed", "-s")
+    repetition_penalty: float | None = flag(
+        None, "Divisor of a repeated token's logit, if it is positive; its factor if negative."
+    )
+    presence_penalty: float | None = flag(None, "Subtracted from a repeated token's logit.")
+    frequency_penalty: float | None = flag(
+        None, "Subtracted from a token's logit for each time that it is repeated."
+    )
+    penalized: int | None = flag(None, "Last tokens that these penalties look at; 64 if absent.")
     lookup: bool = flag(
         False,
         "Read ahead the tokens that followed the last ones earlier in the text: no byte changes."
@@ -126,15 +139,8 @@ class GenerateOptions:
             raise InvalidRequest("file", str(error), "a UTF-8 text file") from error
 
     def settings(self) -> dict[str, Any]:
-        given: dict[str, Any] = dict(numbers("sample", self.sample))
-        for name, value in given.items():
-            if name not in SETTINGS:
-                raise InvalidRequest("sample", repr(name), ", ".join(SETTINGS))
-            if name in WHOLE:
-                if not value.is_integer():
-                    raise InvalidRequest(f"sample.{name}", value, "a whole number")
-                given[name] = int(value)
-        if {"temperature", "top_k", "top_p", "min_p", "seed"} & given.keys():
+        given = {name: getattr(self, name) for name in SETTINGS if getattr(self, name) is not None}
+        if given.keys() & {*DRAWS}:
             given.setdefault("temperature", 1.0)
         if "seed" in given:
             given["seeds"] = given.pop("seed")
@@ -147,10 +153,10 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
     llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
     an index llama.cpp computes all logits until one is made in the background, with --head dense
-    throughout. Greedy unless --sample names a setting. The last line, on stderr, has the speeds,
-    exact logits a token, and proven tokens.
+    throughout. Greedy unless --temp, --top-k, --top-p, --min-p or --seed is given. The last line,
+    on stderr, has the speeds, exact logits a token, and proven tokens.
 
-    Example: logitsieve generate --gguf lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
+    Example: logitsieve generate -m lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import PromptLookup, attach
@@ -163,7 +169,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
-    gguf = model_for(options.gguf, options.index, options.head, options.max_error)
+    gguf = model_for(options.model, options.index, options.head, options.max_error)
     with open_context(gguf, options.engine, sequences=len(given), **size) as context:
         say_engine(context, options.engine)
         prompts = given

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+import typer
 from numpy.lib.format import read_array
 
 from logitsieve.api.errors import InvalidRequest
@@ -55,7 +56,9 @@ class QueryOptions:
     model: str = flag("", "The model: name, name@version or name:alias.")
     hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
-    head: str = flag("", "Name of the head; absent: the fastest, and for --sample sketch or exact.")
+    head: str = flag(
+        "", "Name of the head; absent: the fastest, and for --num-samples sketch or exact."
+    )
     knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
     min_precision: float | None = flag(
         None, "Let the server pick the fastest point with at least this P@k, from 0 to 1."
@@ -76,19 +79,22 @@ class QueryOptions:
         "Nats that the proven interval of log Z may span, 1e-09 to 100: each log-probability is"
         " within it of the true one. Without --normalizer the server chooses how.",
     )
-    sample: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
+    num_samples: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
     seed: int | None = flag(
-        None, "Seed of the draws of --sample, spread over the rows; fresh draws if absent.", min=0
+        None,
+        "Seed of the draws of --num-samples, spread over the rows; fresh draws if absent.",
+        min=0,
     )
     temperature: float = flag(
         1.0,
-        "Temperature of the draws of --sample: 0, or 1e-05 to 10000.",
+        "Temperature of the draws of --num-samples: 0, or 1e-05 to 10000.",
+        "--temperature",
+        "--temp",
         callback=lambda value: checked_temperature(value),  # typer reads the parameters
     )
     vocabulary: Path | None = flag(
         None, "Text file of the words by id, one per line, to show with the ids."
     )
-    models: bool = flag(False, "List the models of the server.", "--models")
 
     def ask(self, client: DecoderClient, rows: np.ndarray) -> TopKReply | SampleReply:
         target = Target(
@@ -101,35 +107,44 @@ class QueryOptions:
             normalizer=self.normalizer,
             width=self.width,
         )
-        if self.sample:
+        if self.num_samples:
             return client.sample(
-                rows, self.sample, seeds=self.seed, temperature=self.temperature, **target
+                rows, self.num_samples, seeds=self.seed, temperature=self.temperature, **target
             )
         if self.width is None:
             target["normalizer"] = self.normalizer or "exact"
         return client.topk(rows, self.k, **target)
 
 
-def command(server: ServerOptions, options: QueryOptions, as_json: AsJson = False) -> None:
-    """Ask a server for the next tokens; without --hidden, list its models.
+def command(
+    server: ServerOptions,
+    options: QueryOptions,
+    what: Annotated[
+        Literal["models"] | None, typer.Argument(help="models: list the models of the server.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a server for the next tokens, or by `query models` for its models.
 
     Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
     """
     with server.open(DecoderClient) as client:
-        if options.models or options.hidden is None:
+        if what == "models":
             _show_models(client.models(), as_json)
             return
+        hidden = _read_hidden(options.hidden)
         words = read_words(options.vocabulary) if options.vocabulary else None
-        reply = options.ask(client, _read_hidden(options.hidden))
+        reply = options.ask(client, hidden)
         if words is not None:
             answering = client.model(f"{reply.answer.model}@{reply.answer.version}")
             _refuse_words_of_others(words, answering)
     _show(reply, words, as_json)
 
 
-def _read_hidden(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise InvalidRequest("hidden", path, "an existing .npy file")
+def _read_hidden(path: Path | None) -> np.ndarray:
+    if path is None or not path.is_file():
+        allowed = "an existing .npy file; `query models` lists the models"
+        raise InvalidRequest("hidden", path or "nothing", allowed)
     try:
         with path.open("rb") as file:
             return np.asarray(read_array(file, allow_pickle=False))

@@ -31,11 +31,11 @@ def command(
 ) -> None:
     """Serve indexes in shards on Ray, show ingresses and versions, or end all.
 
-    `up` runs every shard of --models and, on each node with the resource --serve-on, an ingress: a
-    server with the options of `serve`. Run again, it follows the folder: new versions answer,
-    missing ones close. --threads is for each replica.
+    `up` runs every shard of --model-repository and, on each node with the resource --serve-on, an
+    ingress: a server with the options of `serve`. Run again, it follows the folder: new versions
+    answer, missing ones close. --threads is for each replica.
 
-    Example: logitsieve ray up --models models-4 --replicas 2 --serve-on ingress
+    Example: logitsieve ray up --model-repository models-4 --replicas 2 --serve-on ingress
     """
     from logitsieve.ray.deployment import connect, deploy, remove, status_of
 

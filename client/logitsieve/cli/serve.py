@@ -14,7 +14,7 @@ EXPERIMENTS = "-event_engine_listener"
 def command(config: ServeConfig) -> None:
     """Answer requests over gRPC until SIGTERM or Ctrl-C.
 
-    Example: logitsieve serve --models models --port 50051
+    Example: logitsieve serve --model-repository models --port 50051
     """
     as_json = config.log_format == "json"
     os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)  # read when gRPC is imported

@@ -49,12 +49,13 @@ class HeadOptions:
     max_error: float | None = flag(None, MAX_ERROR)
     threads: int | None = llama_threads()
     engine: EngineName = flag("auto", ENGINE)
+    model: Path | None = flag(None, "The model, in place of the argument.", "--model", "-m")
 
 
 def command(
-    gguf: Annotated[Path, typer.Argument(help="The model.")],
     options: HeadOptions,
     config: CompletionsConfig,
+    gguf: Annotated[Path | None, typer.Argument(metavar="MODEL", help="The model, GGUF.")] = None,
 ) -> None:
     """Score and continue texts by a GGUF model over HTTP, in OpenAI's interface.
 
@@ -65,10 +66,14 @@ def command(
     """
     from logitsieve.completions.serve import serve
 
-    serve(config, config.name or gguf.stem, partial(_engine, gguf, options, config))
+    model = options.model or gguf
+    if model is None or None not in (options.model, gguf):
+        got = "nothing" if model is None else f"both {gguf} and --model {model}"
+        raise InvalidRequest("model", got, "one GGUF file")
+    serve(config, config.name or model.stem, partial(_engine, model, options, config))
 
 
-def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "Line") -> None:
+def _engine(path: Path, options: HeadOptions, config: CompletionsConfig, line: "Line") -> None:
     from logitsieve.cli.background import index_of_cache, warm_decoder
     from logitsieve.client.llamacpp import attach
     from logitsieve.client.llamacpp_generation import GenerationCost
@@ -76,7 +81,7 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
     from logitsieve.llamacpp import open_context
 
     threads = options.threads or idle_cores()
-    model = model_for(gguf, options.index, options.head, options.max_error)
+    model = model_for(path, options.index, options.head, options.max_error)
     positions = None if config.ctx is None else config.ctx * config.sequences
     with open_context(
         model,
@@ -109,7 +114,7 @@ def _engine(gguf: Path, options: HeadOptions, config: CompletionsConfig, line: "
             answer(
                 attached,
                 config,
-                config.name or gguf.stem,
+                config.name or path.stem,
                 line,
                 before_turn=lambda: handover.follow(GenerationCost()),
                 head_name=lambda: handover.head,

@@ -24,7 +24,7 @@ SLICE_ROWS = 8192
 
 class Divergence(NamedTuple):
     tokens: Int64  # [N] the token that follows
-    kl: Float64  # [N] nats, of the second from the first
+    kl: Float64  # [N] nats, of the model from the reference
     best: Int64  # [2, N] the likeliest token, the lowest id of equals
     log_probs: Float64  # [2, N] of the token that follows, nats
 
@@ -34,28 +34,28 @@ class Divergence(NamedTuple):
 
 
 def compare(
-    first: LlamaContext,
-    second: LlamaContext,
+    reference: LlamaContext,
+    model: LlamaContext,
     windows: Iterable[list[int]],
     progress: Progress = no_progress,
 ) -> Divergence:
     """Compare both models at the positions of each window's second half, as llama-perplexity does.
 
     `windows` are token ids of both. `progress` gets ("compare", tokens read, 0). InvalidRequest
-    names `second` if its vocabulary is another, and `text` if no window has two tokens.
+    names `model` if its vocabulary is another, and `text` if no window has two tokens.
     """
     for name in ("vocab_size", "vocabulary"):
-        if getattr(first.gguf, name) != getattr(second.gguf, name):
+        if getattr(reference.gguf, name) != getattr(model.gguf, name):
             raise InvalidRequest(
-                "second", f"{second.gguf.path}, of another {name}", f"the {name} of the first model"
+                "model", f"{model.gguf.path}, of another {name}", f"the {name} of the reference"
             )
     parts, seen = [], 0
     for tokens in windows:
         start = len(tokens) // 2
         if start + 1 < len(tokens):
-            hidden = first.read_alone(tokens)[start:-1], second.read_alone(tokens)[start:-1]
+            hidden = reference.read_alone(tokens)[start:-1], model.read_alone(tokens)[start:-1]
             parts.append(
-                divergence(first.gguf, second.gguf, *hidden, np.array(tokens[start + 1 :]))
+                divergence(reference.gguf, model.gguf, *hidden, np.array(tokens[start + 1 :]))
             )
         seen += len(tokens)
         progress("compare", seen, 0)

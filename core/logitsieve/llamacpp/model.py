@@ -140,4 +140,4 @@ class LlamaModel:
         self._closers.append(weakref.finalize(self, function, *arguments))
 
     def _refused(self, got: str, allowed: str) -> InvalidRequest:
-        return InvalidRequest("gguf", f"{self.gguf.path}: {got}", allowed)
+        return InvalidRequest("model", f"{self.gguf.path}: {got}", allowed)

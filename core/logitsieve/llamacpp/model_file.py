@@ -69,7 +69,7 @@ class OutputMatrix(NamedTuple):
 class GgufModel:
     """The output layer of a GGUF file's model. InvalidRequest names `field`; or MissingExtra."""
 
-    def __init__(self, path: Path | str, field: str = "gguf") -> None:
+    def __init__(self, path: Path | str, field: str = "model") -> None:
         require("llamacpp", "gguf")
         self.path, self._field = Path(path), field
         self._digests: dict[str, str] = {}

@@ -107,7 +107,7 @@ class Api:
 
     async def overview(self, request: Request) -> Any:
         view, routes = self._view, self._desk.routes()
-        unloaded = await asyncio.to_thread(unloaded_versions, view.config.models, routes)
+        unloaded = await asyncio.to_thread(unloaded_versions, view.config.model_repository, routes)
         return overview_facts(routes, view.registry, view.ready(), unloaded)
 
     async def points(self, request: Request) -> Any:

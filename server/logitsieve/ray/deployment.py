@@ -39,7 +39,7 @@ def deploy(server: ServeConfig, options: RayOptions) -> Status:
     Ingresses are servers with the options `server`, which also answer versions in one piece.
     InvalidRequest names an option, Unavailable the versions that cannot be run; others are served.
     """
-    config = replace(server, models=server.models.resolve())
+    config = replace(server, model_repository=server.model_repository.resolve())
     _require_ports(config)
     nodes, before = _nodes(options.serve_on), _names()
     _require_same(config, options, before)

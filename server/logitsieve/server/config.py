@@ -22,7 +22,7 @@ MAX_PORT = 65535
 class ServeConfig:
     """Options of `logitsieve serve`; InvalidRequest names a bad one."""
 
-    models: Path = option(Path("models"), "Folder of models/<name>/<version>/ indexes.")
+    model_repository: Path = option(Path("models"), "Folder of <name>/<version>/ indexes.")
     host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")
     port: int = option(50051, "gRPC port; 0 takes a free one and prints it.", 0, MAX_PORT)
     metrics_port: int = option(

@@ -130,7 +130,7 @@ def test_bad_input_is_named_before_writing(make_gguf: Make, text: Path, tmp_path
         "out": (make_gguf(), text, tmp_path / "there", 16),
         "text": (make_gguf(), tmp_path / "none.txt", tmp_path / "out", 16),
         "window": (make_gguf(), text, tmp_path / "out", 1),
-        "gguf": (text, text, tmp_path / "out", 16),
+        "model": (text, text, tmp_path / "out", 16),
     }
     for field, (gguf, read, out, window) in wrong.items():
         with refused(field):

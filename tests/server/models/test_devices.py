@@ -157,7 +157,11 @@ def lose():
 gate = Gate()
 Thread(target=lose, daemon=True).start()
 config = ServeConfig(
-    models=Path(sys.argv[1]), kernel_cache=Path(sys.argv[2]), port=0, metrics_port=0, admin=False
+    model_repository=Path(sys.argv[1]),
+    kernel_cache=Path(sys.argv[2]),
+    port=0,
+    metrics_port=0,
+    admin=False,
 )
 serve(config, repository=gated(config, gate))
 """

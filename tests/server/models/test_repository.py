@@ -94,14 +94,14 @@ def test_a_defect_of_one_version_is_logged(
 
 def test_what_is_no_index_folder_is_left_alone(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
-        with refused("models"):
+        with refused("model_repository"):
             Repository(config_for(folder)).find()
     for name in (".tmp-1/1", "UPPER/1", "demo/0", "demo/01", "demo/.tmp-2", "demo/7"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "README").write_text("")
     assert Repository(config_for(tmp_path)).find() == [("demo", 7)]
     write_model(tmp_path, "own")
-    with refused("models", f"one folder up, {tmp_path}"):
+    with refused("model_repository", f"one folder up, {tmp_path}"):
         Repository(config_for(tmp_path / "own")).find()
 
 

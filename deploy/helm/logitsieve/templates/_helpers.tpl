@@ -30,7 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Strings, numbers and flags of JSON are those of TOML. */}}
 {{- define "logitsieve.toml" -}}
-{{- $set := dict "models" "/models" "kernel_cache" "/var/cache/logitsieve/own" -}}
+{{- $set := dict "model_repository" "/models" "kernel_cache" "/var/cache/logitsieve/own" -}}
 {{- $_ := set $set "port" (ternary .Values.proxy.serverPort .Values.ports.grpc .Values.proxy.enabled) -}}
 {{- $_ := set $set "metrics_port" .Values.ports.metrics -}}
 {{- if .Values.tls.secret -}}

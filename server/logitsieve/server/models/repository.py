@@ -78,7 +78,7 @@ class Repository:
             allowed = "a folder that holds <name>/<version>/ indexes"
             if _versions(root):
                 allowed += f": one folder up, {root.absolute().parent}"
-            raise InvalidRequest("models", root, allowed)
+            raise InvalidRequest("model_repository", root, allowed)
         return indexes
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
