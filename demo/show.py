@@ -176,7 +176,7 @@ def next_commands(index: Path) -> Iterator[Text]:
     """Yield commands to try with the index <models>/<name>/<version>."""
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
-    query = f"--hidden {folder / PROMPTS} --vocabulary {index / 'vocabulary.txt'} -k 3"
+    query = f"--hidden {folder / PROMPTS} --vocab-file {index / 'vocabulary.txt'} -k 3"
     for purpose, command in (
         ("Look at its heads and operating points", f"inspect {index}"),
         (

@@ -20,7 +20,7 @@ from tests.training.trainer.ring import write_ring
 Run = Callable[..., Any]
 PROGRAM = Path(sys.executable).with_name("logitsieve")
 SMALL = (
-    *("--vocabulary", 12, "--dim", 8, "--epochs", 1, "--streams", 4, "--steps", 10),
+    *("--vocab-size", 12, "--dim", 8, "--epochs", 1, "--streams", 4, "--steps", 10),
     *("--loss", "uniform", "--loss-option", "n_sampled=4", "--lr", 0.03),
 )
 
@@ -111,7 +111,7 @@ def inputs(tmp_path: Path) -> dict[str, Any]:
         "--weight": f"{tmp_path}/lm.npz:W",
         "--bias": f"{tmp_path}/lm.npz:b",
         "--contexts": tmp_path / "H.npy",
-        "--vocabulary": tmp_path / "words.txt",
+        "--vocab-file": tmp_path / "words.txt",
         "--out": tmp_path / "models" / "lm" / "1",
     }
 

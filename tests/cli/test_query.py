@@ -90,17 +90,17 @@ def test_auto_answers_queries(run: Run, address: str, hidden: Path, asked: list[
 
 def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    options = ("--hidden", hidden, "--vocabulary", words, "-k", 2)
+    options = ("--hidden", hidden, "--vocab-file", words, "-k", 2)
     own = "".join(f"<b>word{number}\n" for number in range(300))
     for text in (own, own.removesuffix("\n")):
         words.write_text(text)
         result = run("query", "--address", address, "--model", "demo@1", *options)
         assert "<b>word" in result.stdout
     words.write_text("the\n")
-    said = "vocabulary: got 1 lines, allowed: 300, one for each id of demo@1"
+    said = "vocab_file: got 1 lines, allowed: 300, one for each id of demo@1"
     run("query", "--address", address, *options, code=2, says=said)
     words.write_text(own.replace("word7\n", "other\n"))
-    said = "vocabulary: got other words, sha256 "
+    said = "vocab_file: got other words, sha256 "
     assert run("query", "--address", address, *options, code=2, says=said).stdout == ""
 
 
@@ -112,7 +112,7 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
         (["--model", "other"], 2, "other"),
         (["--head", "svd"], 2, "head"),
         (["--knob", "speed=1"], 2, "speed"),
-        (["--vocabulary", "nowhere.txt"], 2, "vocabulary: got nowhere.txt"),
+        (["--vocab-file", "nowhere.txt"], 2, "vocab_file: got nowhere.txt"),
         (["--normalizer", "none"], 2, "--normalizer"),
         (["--width", 0], 2, "width: got 0.0, allowed: a number, 1e-09 to 100"),
         (["--num-samples", -1], 2, "--num-samples"),

@@ -55,7 +55,7 @@ class BuildOptions:
         "Contexts to judge on, the last tenth of --contexts if absent; repeatable: of several texts"
         " the worst decides.",
     )
-    vocabulary: Path | None = flag(
+    vocab_file: Path | None = flag(
         None, "Text file of the words by id, one per line, kept in the index."
     )
     heads: str | None = flag(
@@ -99,7 +99,7 @@ def command(
             options.bias,
             contexts,
             options.out,
-            vocabulary=read_words(options.vocabulary) if options.vocabulary else None,
+            vocabulary=read_words(options.vocab_file) if options.vocab_file else None,
             heads=heads,
             target_precision=target or None,
             config=config,

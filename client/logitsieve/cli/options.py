@@ -178,7 +178,7 @@ def numbers(field: str, pairs: Sequence[str], like: str = "name=number") -> dict
 
 
 def read_words(path: Path) -> list[str]:
-    return read_text("vocabulary", path, "a UTF-8 text file").removesuffix("\n").split("\n")
+    return read_text("vocab_file", path, "a UTF-8 text file").removesuffix("\n").split("\n")
 
 
 def read_text(flag: str, path: Path, allowed: str) -> str:

@@ -92,7 +92,7 @@ class QueryOptions:
         "--temp",
         callback=lambda value: checked_temperature(value),  # typer reads the parameters
     )
-    vocabulary: Path | None = flag(
+    vocab_file: Path | None = flag(
         None, "Text file of the words by id, one per line, to show with the ids."
     )
 
@@ -133,7 +133,7 @@ def command(
             _show_models(client.models(), as_json)
             return
         hidden = _read_hidden(options.hidden)
-        words = read_words(options.vocabulary) if options.vocabulary else None
+        words = read_words(options.vocab_file) if options.vocab_file else None
         reply = options.ask(client, hidden)
         if words is not None:
             answering = client.model(f"{reply.answer.model}@{reply.answer.version}")
@@ -155,11 +155,11 @@ def _read_hidden(path: Path | None) -> np.ndarray:
 def _refuse_words_of_others(words: list[str], model: ModelInfo) -> None:
     if len(words) != model.vocab_size:
         allowed = f"{model.vocab_size}, one for each id of {model.name}@{model.version}"
-        raise InvalidRequest("vocabulary", f"{len(words)} lines", allowed)
+        raise InvalidRequest("vocab_file", f"{len(words)} lines", allowed)
     own = vocabulary_sha256(words)
     if model.vocabulary_id not in ("", own):
         allowed = f"the words of {model.name}@{model.version}, sha256 {model.vocabulary_id}"
-        raise InvalidRequest("vocabulary", f"other words, sha256 {own}", allowed)
+        raise InvalidRequest("vocab_file", f"other words, sha256 {own}", allowed)
 
 
 def vocabulary_sha256(words: list[str]) -> str:

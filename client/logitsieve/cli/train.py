@@ -105,7 +105,7 @@ class ToServing:
             print(
                 f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
                 f"--contexts {made} --heldout {out / HELD_OUT} "
-                f"--vocabulary {out}/vocab.txt --out models/NAME/1"
+                f"--vocab-file {out}/vocab.txt --out models/NAME/1"
             )
 
 

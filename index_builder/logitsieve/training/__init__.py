@@ -28,7 +28,7 @@ class TrainConfig:
     loss_option: tuple[str, ...] = option(
         (), "An option of the loss as NAME=VALUE; --losses lists them."
     )
-    vocabulary: int = option(10_000, "Words in the vocabulary at most, V.", 2, 2**31 - 1)
+    vocab_size: int = option(10_000, "Words in the vocabulary at most, V.", 2, 2**31 - 1)
     dim: int = option(200, "Hidden size, D.", 1, 1 << 16)
     layers: int = option(2, "LSTM layers.", 1, 64)
     tied: bool = option(True, "Whether the softmax's matrix is the input embedding too.")

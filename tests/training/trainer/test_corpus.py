@@ -48,7 +48,7 @@ def corpus_of(text: str, valid: Path | None = None, *, at: Path, **options: Any)
 def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [" ".join(f"w{n}" for n in rng.zipf(1.5, 20) % 50) for _ in range(200)]
-    made = corpus_of("\n".join(lines), at=tmp_path, vocabulary=20, valid_share=0.25)
+    made = corpus_of("\n".join(lines), at=tmp_path, vocab_size=20, valid_share=0.25)
     made.save(tmp_path)
     corpus = Corpus.open(tmp_path)
     every = np.concatenate([corpus.train, corpus.valid])
@@ -62,15 +62,15 @@ def test_ids_are_those_of_the_vocabulary(tmp_path: Path) -> None:
 
 def test_a_corpus_counts_what_is_trained_on_alone(tmp_path: Path) -> None:
     text = "a b c\n" * 9 + "secret secret secret"
-    corpus = corpus_of(text, at=tmp_path, vocabulary=99, valid_share=0.1)
+    corpus = corpus_of(text, at=tmp_path, vocab_size=99, valid_share=0.1)
     assert corpus.vocabulary.words == ("<unk>", "<eos>", "a", "b", "c")
     assert corpus.valid.tolist() == [0, 0, 0, 1]
     (tmp_path / "valid").write_text("b secret")
-    corpus = corpus_of(text, tmp_path / "valid", at=tmp_path, vocabulary=99)
+    corpus = corpus_of(text, tmp_path / "valid", at=tmp_path, vocab_size=99)
     assert corpus.valid.tolist() == corpus.vocabulary.encode("b secret\n")
     assert corpus.counts.tolist() == [0, 10, 9, 9, 9, 3]
     text = "a b b c c c d d d d\n" * 30
-    corpus = corpus_of(text, at=tmp_path, vocabulary=4, valid_share=0.01)
+    corpus = corpus_of(text, at=tmp_path, vocab_size=4, valid_share=0.01)
     counted = Counter(corpus.train.tolist())
     assert corpus.vocabulary.words == ("<unk>", "d", "c", "<eos>")
     assert corpus.counts.tolist() == [counted[number] for number in range(4)]

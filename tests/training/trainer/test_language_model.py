@@ -9,7 +9,7 @@ from logitsieve.training.trainer import LanguageModel
 @pytest.fixture
 def model() -> LanguageModel:
     torch.manual_seed(0)
-    return LanguageModel(vocabulary_size=31, dim=8, layers=2).eval()
+    return LanguageModel(vocab_size=31, dim=8, layers=2).eval()
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def capture_gguf(
                 config,
                 blocks,
                 progress,
-                vocabulary_size=model.vocab_size,
+                vocab_size=model.vocab_size,
                 dim=model.dim,
                 model=str(model.path),
                 output_layer=model.matrix.name,

@@ -80,7 +80,7 @@ def capture(
                 config,
                 Workers(executor, folder).map(rows_of_batch, calls),
                 progress,
-                vocabulary_size=layer.out_features,
+                vocab_size=layer.out_features,
                 dim=layer.in_features,
                 model=type(model).__qualname__,
                 output_layer=name,

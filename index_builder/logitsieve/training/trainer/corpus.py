@@ -64,7 +64,7 @@ def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
         held_out = _numbered(config.valid, "valid", numbers)
     counts_U = np.bincount(train, minlength=len(numbers)).tolist()
     known = dict(zip(numbers, counts_U, strict=True))
-    vocabulary = Vocabulary.most_frequent(known, config.vocabulary)
+    vocabulary = Vocabulary.most_frequent(known, config.vocab_size)
     ids_U = np.array(vocabulary.encode(" ".join(numbers)), np.int32)
     ids = ids_U[train]
     return Corpus(ids, ids_U[held_out], np.bincount(ids, minlength=len(vocabulary)), vocabulary)

@@ -27,10 +27,10 @@ class Recurrent(nn.Module):
     """All of a language model but its softmax; `sparse` is of the embedding's gradients."""
 
     def __init__(
-        self, vocabulary_size: int, dim: int, layers: int, dropout: float, *, sparse: bool = False
+        self, vocab_size: int, dim: int, layers: int, dropout: float, *, sparse: bool = False
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary_size, dim, sparse=sparse)
+        self.embedding = nn.Embedding(vocab_size, dim, sparse=sparse)
         between = dropout if layers > 1 else 0.0
         self.lstm = nn.LSTM(dim, dim, layers, batch_first=True, dropout=between)
         self.dropout = nn.Dropout(dropout)
@@ -47,16 +47,16 @@ class LanguageModel(Recurrent):
 
     def __init__(
         self,
-        vocabulary_size: int,
+        vocab_size: int,
         dim: int = 200,
         layers: int = 2,
         *,
         tied: bool = True,
         normalized: bool = False,
     ) -> None:
-        super().__init__(vocabulary_size, dim, layers, 0.0)
+        super().__init__(vocab_size, dim, layers, 0.0)
         self.normalized = normalized
-        self.output = nn.Linear(dim, vocabulary_size)
+        self.output = nn.Linear(dim, vocab_size)
         nn.init.zeros_(self.output.bias)
         if tied:
             self.output.weight = self.embedding.weight
@@ -86,11 +86,11 @@ class LanguageModel(Recurrent):
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, normalized: bool = False) -> Self:
         """Return a model of these very tensors; without `output.weight` it is tied."""
-        vocabulary_size, dim = tensors["embedding.weight"].shape
+        vocab_size, dim = tensors["embedding.weight"].shape
         layers = sum(name.startswith("lstm.weight_ih_") for name in tensors)
         tied = "output.weight" not in tensors
         with torch.device("meta"):
-            model = cls(vocabulary_size, dim, layers, tied=tied, normalized=normalized)
+            model = cls(vocab_size, dim, layers, tied=tied, normalized=normalized)
         every = {"output.weight": tensors["embedding.weight"], **tensors}
         model.load_state_dict(every, assign=True)
         if tied:
