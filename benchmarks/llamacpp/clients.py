@@ -113,8 +113,8 @@ def endpoint(gguf: Path, engine: str, threads: int, head: tuple[str, ...]) -> It
     options: Mapping[str, object] = {
         "engine": engine,
         "threads": threads,
-        "sequences": max(CLIENTS),
-        "ctx": CTX,
+        "parallel": max(CLIENTS),
+        "ctx-size": CTX,
         "port": 0,
     }
     command = [executable, "-m", "logitsieve", "serve-gguf", str(gguf), *head]

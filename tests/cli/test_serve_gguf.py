@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("llama_wheel")
 
 @pytest.mark.system
 def test_the_command_answers_and_stops(make_gguf: Make, gguf_index: Path) -> None:
-    options = ("--port", "0", "--name", "lm", "--threads", "1", "--ctx", "64")
+    options = ("--port", "0", "--alias", "lm", "--threads", "1", "--ctx-size", "64")
     command = [PROGRAM, "serve-gguf", make_gguf(), "--index", gguf_index, *options]
     server = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
     client = Client(said_by(server, r"^lm at (http://127\.0\.0\.1:\d+)/v1$")[1])

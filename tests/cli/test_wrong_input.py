@@ -89,7 +89,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--chat": "without a chat template",
         "--stop ''": "stop: got ('',)",
         "--index DATA/none/1": "index: got DATA/none/1, which does not exist, allowed: a folder",
-        f"--ctx 3 -p '{'go ' * 300}'": "prompts: got",
+        f"--ctx-size 3 -p '{'go ' * 300}'": "prompts: got",
         "--head dense --penalized -1": "penalized: got -1",
         "--head dense --top-k 1.5": "--top-k",
         "--head dense --top-p 7": "top_p: got 7",
@@ -114,7 +114,7 @@ WRONG: dict[str, dict[str, str]] = {
     "serve-gguf GGUF": {
         "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--port 70000": "--port",
-        "--sequences 0": "--sequences",
+        "--parallel 0": "--parallel",
     },
     "serve-gguf": {
         "": "model: got nothing, allowed: one GGUF file",

@@ -66,14 +66,14 @@ class Client:
 def serving(
     loop: Loop,
     attached: LlamaAttachment,
-    request_s: float = WAIT_S,
+    timeout_s: float = WAIT_S,
     waiting: int = 64,
     started: bool = True,
 ) -> Iterator[tuple[Client, DecodeLoop]]:
     widths = steady_sequences(attached.context)
     engine = DecodeLoop(attached, waiting=waiting, widths=widths, head_name=lambda: "sketch")
     lanes = Lanes(Journal(), stuck=lambda: None)
-    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), lanes, request_s=request_s)
+    endpoint = Endpoint(engine, Facts(NAME, lambda: "hash"), lanes, timeout_s=timeout_s)
 
     async def begin() -> tuple[Listener, int]:
         listener = Listener(endpoint.application(), reply_s=WAIT_S)

@@ -42,7 +42,7 @@ class Asking:
 async def fronting(
     engine: Callable[[Line], None], first_s: float = 0.0, stuck_s: float = WAIT_S
 ) -> AsyncIterator[Asking]:
-    front = Front(engine, request_s=WAIT_S, first_s=first_s, stuck_s=stuck_s)
+    front = Front(engine, timeout_s=WAIT_S, first_s=first_s, stuck_s=stuck_s)
     listener = Listener(front.application(local=True), reply_s=WAIT_S)
     port = await listener.start("127.0.0.1", 0)
     try:

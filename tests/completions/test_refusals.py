@@ -125,7 +125,7 @@ def test_a_full_queue_an_end_and_too_long_a_wait(loop: Loop, attached: LlamaAtta
         engine.drain()
         error = client.refused("/v1/completions", {"prompt": "the"})
         assert (error["status"], error["type"]) == (503, "server_error")
-    with serving(loop, attached, request_s=0.0) as (client, engine):
+    with serving(loop, attached, timeout_s=0.0) as (client, engine):
         assert client.refused("/v1/completions", {"prompt": "the"})["status"] == 504
         assert ended(engine)
     with pytest.raises(Unavailable):  # it is closed
@@ -188,7 +188,7 @@ def test_a_failure_ends_its_own_request_alone(loop: Loop, attached: LlamaAttachm
     ("options", "field"),
     [
         ({"port": 70_000}, "port"),
-        ({"sequences": 0}, "sequences"),
+        ({"parallel": 0}, "parallel"),
         ({"tls_cert": Path("cert")}, "tls_key"),
         ({"api_key_file": Path("keys"), "host": "0.0.0.0"}, "host"),
     ],

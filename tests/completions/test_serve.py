@@ -33,7 +33,7 @@ if __name__ == "__main__":
 
 def test_tokens_are_read_again(loop: Loop, tmp_path: Path) -> None:
     file = write_api_keys(tmp_path, f"read:{OLD}\nconsole:{CONSOLE}\n")
-    config = CompletionsConfig(port=0, name=NAME, api_key_file=file)
+    config = CompletionsConfig(port=0, alias=NAME, api_key_file=file)
     port = Port(config, partial(fake_engine.engine, tmp_path / "ended"))
     loop.run(port.start())
     try:

@@ -214,7 +214,7 @@ def completions_round(options: Options, rng: np.random.Generator, tally: Tally) 
         index = write_gguf_index(GgufModel(gguf), options.folder / "models" / "small" / "1")
         arguments = ["--index", index]
     sequences = int(rng.integers(3, 7))
-    arguments += ["--sequences", sequences, "--ctx", 256, "--drain-s", DRAIN_S, "--port", 0]
+    arguments += ["--parallel", sequences, "--ctx-size", 256, "--drain-s", DRAIN_S, "--port", 0]
     arguments += ["--threads", int(rng.integers(1, 3))]
     log = options.folder / "serve-gguf.log"
     process = Process(options.python, log, "serve-gguf", gguf, *arguments)

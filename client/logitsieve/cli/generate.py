@@ -87,11 +87,11 @@ class GenerateOptions:
     logprobs: bool = flag(
         False, "Add each token's log-probability under the full softmax to --json.", "--logprobs"
     )
-    ctx: int | None = flag(
+    ctx_size: int | None = flag(
         None,
         "Tokens that all prompts and continuations together may have. By default as many as the"
         " model was trained on, at most 4096.",
-        "--ctx",
+        "--ctx-size",
         "-c",
         min=1,
         max=1 << 20,
@@ -168,7 +168,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     if options.system is not None and not options.chat:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
     threads = options.threads or idle_cores()
-    size: dict[str, Any] = {"positions": options.ctx, "threads": threads}
+    size: dict[str, Any] = {"positions": options.ctx_size, "threads": threads}
     gguf = model_for(options.model, options.index, options.head, options.max_error)
     with open_context(gguf, options.engine, sequences=len(given), **size) as context:
         say_engine(context, options.engine)

@@ -70,7 +70,7 @@ def command(
     if model is None or None not in (options.model, gguf):
         got = "nothing" if model is None else f"both {gguf} and --model {model}"
         raise InvalidRequest("model", got, "one GGUF file")
-    serve(config, config.name or model.stem, partial(_engine, model, options, config))
+    serve(config, config.alias or model.stem, partial(_engine, model, options, config))
 
 
 def _engine(path: Path, options: HeadOptions, config: CompletionsConfig, line: "Line") -> None:
@@ -82,11 +82,11 @@ def _engine(path: Path, options: HeadOptions, config: CompletionsConfig, line: "
 
     threads = options.threads or idle_cores()
     model = model_for(path, options.index, options.head, options.max_error)
-    positions = None if config.ctx is None else config.ctx * config.sequences
+    positions = None if config.ctx_size is None else config.ctx_size * config.parallel
     with open_context(
         model,
         options.engine,
-        sequences=config.sequences,
+        sequences=config.parallel,
         positions=positions,
         threads=threads,
         separate=True,
@@ -114,7 +114,7 @@ def _engine(path: Path, options: HeadOptions, config: CompletionsConfig, line: "
             answer(
                 attached,
                 config,
-                config.name or path.stem,
+                config.alias or path.stem,
                 line,
                 before_turn=lambda: handover.follow(GenerationCost()),
                 head_name=lambda: handover.head,

@@ -15,9 +15,9 @@ class CompletionsConfig:
 
     host: str = option("127.0.0.1", "Address to bind; loopback unless you say otherwise.")
     port: int = option(8080, "HTTP port; 0 takes a free one and prints it.", 0, MAX_PORT)
-    name: str | None = option(None, "Name of the model in requests; by default its file's.")
-    sequences: int = option(4, "Prompts and continuations that are decoded together.", 1, 64)
-    ctx: int | None = option(
+    alias: str | None = option(None, "Name of the model in requests; by default its file's.")
+    parallel: int = option(4, "Prompts and continuations that are decoded together.", 1, 64)
+    ctx_size: int | None = option(
         None,
         "Tokens of each with its prompt; by default as many as in training, at most 4096.",
         1,
@@ -26,8 +26,8 @@ class CompletionsConfig:
     lookup: bool = option(
         False, "Read ahead tokens that followed the last ones before, which changes no byte."
     )
-    max_waiting: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
-    request_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
+    max_queue_size: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
+    timeout_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
     stuck_s: float = option(
         300.0, "Seconds that a step of llama.cpp may take before its process is restarted.", 1
     )

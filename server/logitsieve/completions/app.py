@@ -49,11 +49,11 @@ class Endpoint:
     """Reads requests, gives tasks to the engine, and writes their answers."""
 
     def __init__(
-        self, engine: DecodeLoop, facts: Facts, lanes: Lanes, *, request_s: float = 600
+        self, engine: DecodeLoop, facts: Facts, lanes: Lanes, *, timeout_s: float = 600
     ) -> None:
         self.engine, self.facts, self._lanes = engine, facts, lanes
         self._context: LlamaContext = engine.context
-        self._request_s = request_s
+        self._timeout_s = timeout_s
         self.speller = Speller(self._context)
         self.metrics = Metrics(engine)
 
@@ -91,7 +91,7 @@ class Endpoint:
         return answer
 
     async def _answer(self, read: Callable[..., Asked], request: Request) -> Response:
-        began, ticket = monotonic(), Ticket.of(request, self._request_s)
+        began, ticket = monotonic(), Ticket.of(request, self._timeout_s)
         body = await read_json(request, MOST_JSON)
         work = partial(read, body, self._context, self.facts.name)
         asked = await self._lanes.run(ticket, work)
@@ -126,7 +126,7 @@ class Endpoint:
         return facts | {"owned_by": "logitsieve", "max_model_len": longest}
 
     async def _tokenize(self, request: Request) -> Response:
-        ticket = Ticket.of(request, self._request_s)
+        ticket = Ticket.of(request, self._timeout_s)
         given = checked(await read_json(request, MOST_JSON), fields.TOKENIZE)
         if ("prompt" in given) == ("messages" in given):
             raise InvalidRequest("prompt", "nothing or both", "one of prompt and messages")
@@ -145,7 +145,7 @@ class Endpoint:
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": longest})
 
     async def _detokenize(self, request: Request) -> Response:
-        ticket = Ticket.of(request, self._request_s)
+        ticket = Ticket.of(request, self._timeout_s)
         given = checked(await read_json(request, MOST_JSON), fields.DETOKENIZE)
         ids, vocab_size = given.get("tokens"), self._context.gguf.vocab_size
         if not isinstance(ids, list):

@@ -64,13 +64,13 @@ class Front:
         engine: Callable[[Line], None],
         *,
         api_keys: ApiKeys | None = None,
-        request_s: float = 600,
+        timeout_s: float = 600,
         most: int = 1024,
         first_s: float = FIRST_S,
         stuck_s: float = STUCK_S,
     ) -> None:
         self.supervisor = Supervisor(engine, self._judge, first_s, stuck_s)
-        self._api_keys, self._request_s, self._most = api_keys, request_s, most
+        self._api_keys, self._timeout_s, self._most = api_keys, timeout_s, most
         self._waiting = self._number = 0
         self._keys: dict[
             int, str
@@ -143,7 +143,7 @@ class Front:
             return await self._tries(request, body, key)
 
     async def _tries(self, request: Request, body: bytes, key: str) -> Response:
-        until = monotonic() + self._request_s
+        until = monotonic() + self._timeout_s
         for _ in range(TRIES):
             gone = asyncio.ensure_future(client_gone(request))
             made = asyncio.ensure_future(self._try(request, body, key, until))

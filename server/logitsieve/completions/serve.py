@@ -31,13 +31,13 @@ class Port:
         self.front = Front(
             engine,
             api_keys=self._api_keys,
-            request_s=config.request_s,
-            most=config.max_waiting,
+            timeout_s=config.timeout_s,
+            most=config.max_queue_size,
             stuck_s=config.stuck_s,
         )
         local = is_loopback(config.host) and self._api_keys is None
         # If the engine ends, a request gets its whole time once more.
-        reply_s = 2 * config.request_s + PATIENCE_S
+        reply_s = 2 * config.timeout_s + PATIENCE_S
         self._listener = Listener(self.front.application(local), reply_s=reply_s)
         self._renewing: asyncio.Task[None] | None = None
         self.address = ""

@@ -16,10 +16,10 @@ class Ticket(NamedTuple):
     until: float  # of `monotonic`
 
     @classmethod
-    def of(cls, request: Request, request_s: float) -> Self:
+    def of(cls, request: Request, timeout_s: float) -> Self:
         number, _, left = request.headers.get(HEADER, "").partition(" ")
         size = int(request.headers.get("content-length", MOST_JSON))
-        return cls(int(number or 0), size, monotonic() + min(float(left or request_s), request_s))
+        return cls(int(number or 0), size, monotonic() + min(float(left or timeout_s), timeout_s))
 
     def header(self) -> str:
         return f"{self.number} {max(self.until - monotonic(), 0):.3f}"

@@ -35,7 +35,7 @@ def answer(
     """Answer the requests of a line in the engine's process, until SIGTERM, then drain."""
     engine = DecodeLoop(
         attached,
-        waiting=config.max_waiting,
+        waiting=config.max_queue_size,
         widths=steady_sequences(attached.context),
         drafter=PromptLookup if config.lookup else None,
         journal=line.journal,
@@ -43,7 +43,7 @@ def answer(
         head_name=head_name,
     )
     lanes = Lanes(line.journal, stuck=os.abort)
-    endpoint = Endpoint(engine, Facts(name, index_hash), lanes, request_s=config.request_s)
+    endpoint = Endpoint(engine, Facts(name, index_hash), lanes, timeout_s=config.timeout_s)
     uvloop.run(_answer(engine, endpoint, lanes, line, config))
 
 
@@ -51,7 +51,7 @@ async def _answer(
     engine: DecodeLoop, endpoint: Endpoint, lanes: Lanes, line: Line, config: CompletionsConfig
 ) -> None:
     stopping = first_signal((signal.SIGTERM,))
-    listener = Listener(endpoint.application(), reply_s=config.request_s + PATIENCE_S)
+    listener = Listener(endpoint.application(), reply_s=config.timeout_s + PATIENCE_S)
     engine.start()
     loop, taken_over = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
