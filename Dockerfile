@@ -62,11 +62,11 @@ ENV PATH=/opt/logitsieve/bin:/usr/local/bin:/usr/bin:/bin \
     TMPDIR=/var/cache/logitsieve
 WORKDIR /
 USER 10001:10001
-EXPOSE 50051 9090
+EXPOSE 50051 8080
 STOPSIGNAL SIGTERM
 # Alive, not ready: a processor that compiles its own kernels at a first start takes a minute.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "/opt/logitsieve/probe.py", "http://127.0.0.1:9090/healthz"]
+    CMD ["python", "/opt/logitsieve/probe.py", "http://127.0.0.1:8080/healthz"]
 ENTRYPOINT ["python", "/opt/logitsieve/kernels.py", "run", "logitsieve", "serve"]
 # Arguments of `docker run` take the place of all of these.
 CMD ["--model-repository", "/models", "--host", "0.0.0.0", "--kernel-cache", "/var/cache/logitsieve"]

@@ -37,7 +37,7 @@ def serving(models: Path, label: str, start_s: float = START_S) -> Iterator[Addr
 
     NotServing if it fails or takes longer than `start_s` seconds.
     """
-    ports = ["--port", "0", "--metrics-port", "0", "--no-admin", "--drain-s", "1"]
+    ports = ["--port", "0", "--http-port", "0", "--no-admin", "--drain-s", "1"]
     process = subprocess.Popen(
         [PROGRAM, "serve", "--model-repository", models, *ports], stderr=subprocess.PIPE, text=True
     )

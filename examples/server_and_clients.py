@@ -49,9 +49,7 @@ async def awaited(address: str, model: str, dim: int) -> None:
 
 async def main(models: Path, model: str) -> None:
     """Serve on a free port, ask in three ways, stop."""
-    server = create_server(
-        ServeConfig(model_repository=models, port=0, metrics_port=0, admin=False)
-    )
+    server = create_server(ServeConfig(model_repository=models, port=0, http_port=0, admin=False))
     await server.start()
     address = f"localhost:{server.port}"
     try:

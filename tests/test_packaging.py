@@ -180,7 +180,7 @@ def test_the_server_extra_opens_an_index(how: str, wheel: Path, tmp_path: Path) 
     assert "escalate" in run(programs / "logitsieve", "inspect", INDEX)
     assert "--model-repository" in run(programs / "logitsieve", "serve", "--help")
     run(programs / "python", "-c", "import torch", code=1)
-    ports = "--port", "0", "--metrics-port", "0", "--no-admin"
+    ports = "--port", "0", "--http-port", "0", "--no-admin"
     shown = run(
         programs / "logitsieve",
         "serve",

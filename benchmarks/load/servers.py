@@ -27,7 +27,7 @@ def our_server(index: Index, cpus: list[int], **options: Any) -> Iterator[str]:
         "--model-repository",
         str(index.path.parents[1]),
     ]
-    for name, value in ({"port": 0, "metrics_port": 0} | options).items():
+    for name, value in ({"port": 0, "http_port": 0} | options).items():
         command += ["--" + name.replace("_", "-"), str(value)]
     with kept_to(cpus, [*command, "--no-admin"], "stderr") as lines:
         for line in lines:

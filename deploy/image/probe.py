@@ -1,6 +1,6 @@
-"""Exit with 0 if a page of the HTTP port answers 200: probe.py http://127.0.0.1:9090/healthz.
+"""Exit with 0 if a page of the HTTP port answers 200: probe.py http://127.0.0.1:8080/healthz.
 
-HTTPS is tried, too: a public console has it. LOGITSIEVE_SERVE_METRICS_PORT overrides the port; no
+HTTPS is tried, too: a public console has it. LOGITSIEVE_SERVE_HTTP_PORT overrides the port; no
 proxy is asked.
 """
 
@@ -26,7 +26,7 @@ def answers(connection: HTTPConnection, path: str) -> bool:
 def main() -> int:
     parts = urlsplit(sys.argv[1])
     host = parts.hostname or "127.0.0.1"
-    port = int(os.environ.get("LOGITSIEVE_SERVE_METRICS_PORT") or parts.port or 9090)
+    port = int(os.environ.get("LOGITSIEVE_SERVE_HTTP_PORT") or parts.port or 8080)
     context = ssl.create_default_context()
     context.check_hostname = False  # no certificate names this machine's own port
     context.verify_mode = ssl.CERT_NONE

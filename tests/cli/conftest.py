@@ -83,15 +83,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(models: Path) -> Iterator[str]:
     """Of a `logitsieve serve` that is stopped in the end."""
-    options = [
-        "--model-repository",
-        str(models),
-        "--port",
-        "0",
-        "--metrics-port",
-        "0",
-        "--no-admin",
-    ]
+    options = ["--model-repository", str(models), "--port", "0", "--http-port", "0", "--no-admin"]
     server = subprocess.Popen([PROGRAM, "serve", *options], stderr=subprocess.PIPE, text=True)
     yield said_by(server, WHERE)[1]
     server.send_signal(signal.SIGTERM)

@@ -121,8 +121,8 @@ def test_a_host_that_looks_like_an_open_path_opens_nothing(guarded: TestClient, 
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        *[(host, 200) for host in ("localhost:9090", "127.0.0.1", "[::1]:9090")],
-        *[(host, 403) for host in ("attacker.example", "localhost.attacker.example:9090", "")],
+        *[(host, 200) for host in ("localhost:8080", "127.0.0.1", "[::1]:8080")],
+        *[(host, 403) for host in ("attacker.example", "localhost.attacker.example:8080", "")],
     ],
 )
 def test_names_of_loopback_alone_are_answered(port: TestClient, host: str, status: int) -> None:

@@ -255,7 +255,7 @@ def test_signing_in_and_out(opened: Opened, loop: Loop, routes: Routes, tmp_path
 
 def test_a_server_at_work_that_goes(opened: Opened, measured: Running) -> None:
     measured.client.topk(make_hidden(1), 1)
-    tab = opened(at=f"http://127.0.0.1:{measured.server.metrics_port}")
+    tab = opened(at=f"http://127.0.0.1:{measured.server.http_port}")
     tab.open("/", "#figures .figure")
     tab.page.wait_for_selector("#rate canvas")
     tab.require_sound()

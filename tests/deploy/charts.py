@@ -83,7 +83,7 @@ VARIANTS: dict[str, str] = {
           reflection: true
           log_format: json
         preStopSeconds: 20
-        ports: {grpc: 8443, metrics: 8080}
+        ports: {grpc: 8443, http: 8081}
         disruptionBudget: {maxUnavailable: 25%}
         serviceMonitor: {enabled: true, labels: {release: prometheus}}
         monitoring:

@@ -79,12 +79,12 @@ def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     asked = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
     assert {(get["path"], get["port"]) for get in asked} == {
-        ("/healthz", "metrics"),
-        ("/readyz", "metrics"),
+        ("/healthz", "http"),
+        ("/readyz", "http"),
     }
     options = rendered.options
     own = "grpc" if proxy is None else "server"
-    assert ports == {own: options["port"], "metrics": options["metrics_port"]}
+    assert ports == {own: options["port"], "http": options["http_port"]}
     if proxy is not None:  # others reach the proxy alone
         [port] = proxy["ports"]
         assert port["containerPort"] != ports.pop("server")

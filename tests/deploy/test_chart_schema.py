@@ -26,7 +26,7 @@ serve: {drain_s: null} | {verify: none} | {shadow_share: 1.5} | {batch_delay_us:
 serve: {model_repository: /elsewhere} | {kernel_cache: /elsewhere} | {tls_cert: /elsewhere}
 serve: {port: 1234} | {admin_host: 0.0.0.0} | {log_format: xml}
 preStopSeconds: -1
-ports: {grpc: 0} | {grpc: 70000} | {grpc: 9090, metrics: http}
+ports: {grpc: 0} | {grpc: 70000} | {grpc: 8080, http: https}
 tls: {clientCA: true} | {secretName: logitsieve-tls}
 apiKeys: {existingSecret: logitsieve-api-keys}
 proxy: {enabled: 1} | {image: ""} | {serverPort: 0} | {resources: {limits: {cpu: lots}}} | {tls: x}

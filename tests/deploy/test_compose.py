@@ -103,7 +103,7 @@ def test_prometheus_asks_every_server_and_finds_its_rules() -> None:
     jobs = PROMETHEUS["scrape_configs"]
     groups = [group for job in jobs for group in job.get("static_configs", [])]
     targets = {target for group in groups for target in group["targets"]}
-    assert {f"{name}:9090" for name in SERVERS} <= targets
+    assert {f"{name}:8080" for name in SERVERS} <= targets
     assert {target.partition(":")[0] for target in targets} <= SERVICES.keys() | {"localhost"}
     [rules] = [at for at, _ in mounts(SERVICES["prometheus"]).items() if at.endswith("/rules")]
     patterns = PROMETHEUS["rule_files"]

@@ -56,7 +56,7 @@ def test_it_succeeds_where_the_page_is_200_and_asks_no_proxy() -> None:
         done = probe(f"{address}/healthz", http_proxy="http://127.0.0.1:1")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         # A port of the environment goes first.
-        done = probe("http://127.0.0.1:1/healthz", LOGITSIEVE_SERVE_METRICS_PORT=str(port))
+        done = probe("http://127.0.0.1:1/healthz", LOGITSIEVE_SERVE_HTTP_PORT=str(port))
         assert done.returncode == 0
         for url in (f"{address}/readyz", "http://127.0.0.1:1/healthz"):
             done = probe(url)

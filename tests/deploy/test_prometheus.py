@@ -96,7 +96,7 @@ def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:
     config = config_for(tmp_path / "models", **shadow)
     with (
         running(loop, config) as run,
-        prometheus(tmp_path, f"127.0.0.1:{run.server.metrics_port}") as address,
+        prometheus(tmp_path, f"127.0.0.1:{run.server.http_port}") as address,
     ):
         load(run.client)  # series begin
         until(lambda: bool(ask(address, "logitsieve_shadow_possible_total")), "a judged row")

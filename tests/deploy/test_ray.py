@@ -81,3 +81,5 @@ def test_up_has_these_options_and_the_resource_of_the_ingress() -> None:
     mounts = container(GROUPS["shards"])["volumeMounts"]
     [models] = [mount for mount in mounts if mount["name"] == "models"]
     assert rest[rest.index("--model-repository") + 1] == models["mountPath"]
+    [_, http] = container(GROUPS["ingress"])["ports"]
+    assert rest[rest.index("--http-port") + 1] == str(http["containerPort"])

@@ -166,7 +166,7 @@ def lasting_port() -> int:
 
 def config_for(models: Path, **options: Any) -> ServeConfig:
     """Free ports; nothing is shadowed unless asked: whose rows are is drawn by chance."""
-    plain: dict[str, Any] = {"port": 0, "metrics_port": 0, "admin_port": 0, "shadow_share": 0.0}
+    plain: dict[str, Any] = {"port": 0, "http_port": 0, "admin_port": 0, "shadow_share": 0.0}
     return ServeConfig(model_repository=models, **plain | {"drain_s": WAIT_S} | options)
 
 
@@ -287,7 +287,7 @@ def started(
     models: Path, *, files: int = 0, environment: Mapping[str, str] = {}, **options: Any
 ) -> Iterator[Started]:
     """A server that answers; `files` are the descriptors that it may have, where not 0."""
-    given = {"port": 0, "metrics_port": 0, "admin": False, "model_repository": models} | options
+    given = {"port": 0, "http_port": 0, "admin": False, "model_repository": models} | options
     written = json.dumps(given | {"kernel_cache": kernels.default_cache()}, default=str)
     with process("-c", SERVER, written, files, **environment) as made:
         found = said_by(made, WHERE)

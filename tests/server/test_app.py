@@ -38,7 +38,7 @@ from tests.synthetic import make_hidden
 
 
 def get(server: Running, path: str, method: str = "GET") -> tuple[int, str]:
-    url = f"http://127.0.0.1:{server.server.metrics_port}{path}"
+    url = f"http://127.0.0.1:{server.server.http_port}{path}"
     reply = httpx2.request(method, url, timeout=WAIT_S, verify=False)
     return reply.status_code, reply.text
 
@@ -64,7 +64,7 @@ def test_the_http_port_answers_and_outlives_nonsense(server: Running) -> None:
     assert get(server, "/readyz", "HEAD") == (200, "")
     assert get(server, "/secrets")[0] == 404
     assert get(server, "/metrics", "POST")[0] == 405
-    address = ("127.0.0.1", server.server.metrics_port)
+    address = ("127.0.0.1", server.server.http_port)
     for sent in (b"\r\n\r\n", b"\xff" * 40_000, b"GET\r\n\r\n", b""):
         reply = b""
         with socket.create_connection(address, timeout=WAIT_S) as connection:
@@ -190,9 +190,9 @@ def assert_stopped(stream: RawStream) -> None:
     stream.half_close()
 
 
-@pytest.mark.parametrize("option", ["port", "metrics_port", "admin_port"])
+@pytest.mark.parametrize("option", ["port", "http_port", "admin_port"])
 def test_a_port_that_is_taken(loop: Loop, server: Running, models: Path, option: str) -> None:
-    taken = {"port": 0, "metrics_port": 0, "admin_port": 0, option: getattr(server.server, option)}
+    taken = {"port": 0, "http_port": 0, "admin_port": 0, option: getattr(server.server, option)}
     second = create_server(ServeConfig(model_repository=models, **taken))
     with refused(option, "free"):
         loop.run(second.start())

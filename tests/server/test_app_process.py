@@ -60,7 +60,7 @@ def opener(*given):
     print("loading", file=sys.stderr, flush=True)
     Event().wait()
 models, cache, what, drain_s = sys.argv[1:]
-ports = {"port": 0, "metrics_port": 0, "admin_port": 0}
+ports = {"port": 0, "http_port": 0, "admin_port": 0}
 more = {"kernel_cache": Path(cache), "drain_s": float(drain_s)}
 config = ServeConfig(model_repository=Path(models), **ports, **more)
 loading = what == "loading"
@@ -93,7 +93,7 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
     cert, key = signed_by(authority()).write(tmp_path)
     given: dict[str, object] = {"MODELS": tmp_path, "KERNEL_CACHE": kernels.default_cache()}
     given |= {"LOG_FORMAT": "json", "TLS_KEY": key, "TLS_CERT": cert}
-    given |= dict.fromkeys(("ADMIN", "PORT", "METRICS_PORT"), 0)
+    given |= dict.fromkeys(("ADMIN", "PORT", "HTTP_PORT"), 0)
     environment = {f"LOGITSIEVE_SERVE_{name}": str(value) for name, value in given.items()}
     with process("-m", "logitsieve", "serve", **environment) as server:
         assert server.stderr is not None
@@ -115,7 +115,7 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_malformed_headers_leave_a_line_at_most(tmp_path: Path) -> None:
     write_model(tmp_path)
-    options = {"model-repository": tmp_path, "port": 0, "metrics-port": 0, "drain-s": 0}
+    options = {"model-repository": tmp_path, "port": 0, "http-port": 0, "drain-s": 0}
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
     cache = {"LOGITSIEVE_SERVE_KERNEL_CACHE": str(kernels.default_cache())}
     with process("-m", "logitsieve", "serve", "--no-admin", *given, **cache) as server:

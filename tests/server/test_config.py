@@ -15,7 +15,7 @@ SENSELESS: dict[str, list[Any]] = {
     "request_memory_mb": [0],
     "max_constraint_ids": [-1],
     "port": [-1],
-    "metrics_port": [65536],
+    "http_port": [65536],
     "admin_port": [65536],
     "batch_delay_us": [-1, 201],
     "drain_s": [-0.1, float("nan")],

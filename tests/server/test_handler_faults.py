@@ -129,7 +129,7 @@ def stream(ports: Ports) -> str:
 
 def http(path: str) -> Callable[[Ports], str]:
     def scene(ports: Ports) -> str:
-        url = f"http://127.0.0.1:{ports.server.metrics_port}{path}"
+        url = f"http://127.0.0.1:{ports.server.http_port}{path}"
         try:
             reply = httpx2.get(url, timeout=WAIT_S, verify=False)
         except httpx2.TransportError:

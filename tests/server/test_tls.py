@@ -101,7 +101,7 @@ def test_the_console_beyond_loopback_speaks_tls_and_asks_for_a_key(
     serve: Serve, ca: Pair, trusted: Path, tls: dict[str, Path], api_keys: Path, tmp_path: Path
 ) -> None:
     with serve(console=True, host="0.0.0.0", api_key_file=api_keys, **tls) as run:
-        port = run.server.metrics_port
+        port = run.server.http_port
         context = ssl.create_default_context(cafile=str(trusted))
         for headers, status in (({}, 401), ({"Authorization": f"Bearer {ADMIN}"}, 200)):
             url = f"https://127.0.0.1:{port}/api/overview"
@@ -129,7 +129,7 @@ def test_the_console_beyond_loopback_asks_for_a_certificate_too(
             context = ssl.create_default_context(cafile=str(trusted))
             if shown is not None:
                 context.load_cert_chain(*shown)
-            url = f"https://127.0.0.1:{run.server.metrics_port}/{page}"
+            url = f"https://127.0.0.1:{run.server.http_port}/{page}"
             headers = {"Authorization": f"Bearer {ADMIN}"}
             reply = httpx2.get(url, headers=headers, verify=context, timeout=WAIT_S)
             assert reply.status_code == status, (page, shown)

@@ -74,10 +74,10 @@ def _print(status: Status) -> None:
             ingresses.append((name, "does not answer", "", "", ""))
             continue
         admin = str(state.admin_port or "")
-        ingresses.append((name, state.node, str(state.port), str(state.metrics_port), admin))
+        ingresses.append((name, state.node, str(state.port), str(state.http_port), admin))
         versions += [
             (name, f"{each.name}@{each.number}", each.state, each.digest, each.error)
             for each in state.versions
         ]
-    print_table("Ingresses", ["name", "node", "gRPC", "metrics", "admin"], ingresses)
+    print_table("Ingresses", ["name", "node", "gRPC", "HTTP", "admin"], ingresses)
     print_table("Versions", ["ingress", "version", "state", "digest", "error"], versions)

@@ -79,7 +79,7 @@ def remove() -> None:
 
 
 def _require_ports(config: ServeConfig) -> None:
-    for port in ("port", "metrics_port", "admin_port")[: 3 if config.admin else 2]:
+    for port in ("port", "http_port", "admin_port")[: 3 if config.admin else 2]:
         if getattr(config, port) == 0:
             raise InvalidRequest(port, 0, "a port of its own: a restarted ingress listens there")
 

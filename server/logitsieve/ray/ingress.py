@@ -49,7 +49,7 @@ class VersionState(NamedTuple):
 class IngressState(NamedTuple):
     node: str
     port: int
-    metrics_port: int
+    http_port: int
     admin_port: int
     versions: tuple[VersionState, ...]
 
@@ -78,7 +78,7 @@ class Ingress:
         server = self._server
         versions = tuple(map(self._state, server.repository.versions()))
         node = ray.util.get_node_ip_address()
-        return IngressState(node, server.port, server.metrics_port, server.admin_port, versions)
+        return IngressState(node, server.port, server.http_port, server.admin_port, versions)
 
     def update(self, options: RayOptions) -> list[str]:
         """Follow the folder, with other `replicas` and `cpus`; return errors.

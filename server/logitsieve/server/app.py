@@ -58,7 +58,7 @@ class Server:
         self.config = config
         self.repository = repository
         self.metrics = Metrics(repository.versions)
-        self.port = self.metrics_port = self.admin_port = 0
+        self.port = self.http_port = self.admin_port = 0
         self.http_scheme = "http"
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU's failure: the process must end
@@ -108,9 +108,9 @@ class Server:
         if config.admin:
             check_free("admin_port", config.admin_host, config.admin_port)
         try:
-            self.metrics_port = await self._listen_http(ports.api_keys)
+            self.http_port = await self._listen_http(ports.api_keys)
         except OSError as error:
-            raise taken("metrics_port", config.host, config.metrics_port, error) from error
+            raise taken("http_port", config.host, config.http_port, error) from error
         for name, number in versions:
             await asyncio.to_thread(self.repository.load, name, number, progress)
         self._listen(ports)
@@ -196,7 +196,7 @@ class Server:
         self._renewing = asyncio.create_task(keep_renewing(api_keys, tls))
         self._http = Listener(pages)
         context = None if tls is None else tls.value
-        return await self._http.start(config.host, config.metrics_port, context)
+        return await self._http.start(config.host, config.http_port, context)
 
     async def _watch(self) -> None:
         while True:
@@ -310,7 +310,7 @@ def _announce(server: Server) -> None:
         event(log, logging.INFO, "start", f"Admin at {admin}", admin=admin)
     host = server.config.host
     grpc_at = address(host, server.port)
-    http = f"{server.http_scheme}://{address(host, server.metrics_port)}"
+    http = f"{server.http_scheme}://{address(host, server.http_port)}"
     message, fields = f"gRPC at {grpc_at}, metrics at {http}/metrics", dict[str, Any]()
     if server.console is not None:
         message, fields = f"{message}, console at {http}/", {"console": f"{http}/"}

@@ -25,8 +25,8 @@ class ServeConfig:
     model_repository: Path = option(Path("models"), "Folder of <name>/<version>/ indexes.")
     host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")
     port: int = option(50051, "gRPC port; 0 takes a free one and prints it.", 0, MAX_PORT)
-    metrics_port: int = option(
-        9090, "HTTP port of metrics, probes and console; 0 takes a free one.", 0, MAX_PORT
+    http_port: int = option(
+        8080, "HTTP port of metrics, probes and console; 0 takes a free one.", 0, MAX_PORT
     )
     console: bool | None = option(
         None, "Serve the console; unless you say, only on loopback, if `[console]` is installed."

@@ -47,7 +47,7 @@ def deployed(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     from ray import serve
 
     folder, port = tmp_path_factory.mktemp("ray"), lasting_port()
-    ports = {"port": port, "metrics_port": port + 1, "admin": False, "console": False}
+    ports = {"port": port, "http_port": port + 1, "admin": False, "console": False}
     config = config_for(folder / "models", **ports)
     client = DecoderClient(f"127.0.0.1:{port}", timeout_s=10.0)
     made = Deployed(folder / "whole", folder / "models", config, client)

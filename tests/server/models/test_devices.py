@@ -160,7 +160,7 @@ config = ServeConfig(
     model_repository=Path(sys.argv[1]),
     kernel_cache=Path(sys.argv[2]),
     port=0,
-    metrics_port=0,
+    http_port=0,
     admin=False,
 )
 serve(config, repository=gated(config, gate))

@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "logitsieve.toml" -}}
 {{- $set := dict "model_repository" "/models" "kernel_cache" "/var/cache/logitsieve/own" -}}
 {{- $_ := set $set "port" (ternary .Values.proxy.serverPort .Values.ports.grpc .Values.proxy.enabled) -}}
-{{- $_ := set $set "metrics_port" .Values.ports.metrics -}}
+{{- $_ := set $set "http_port" .Values.ports.http -}}
 {{- if .Values.tls.secret -}}
 {{- $_ := set $set "tls_cert" "/etc/logitsieve/tls/tls.crt" -}}
 {{- $_ := set $set "tls_key" "/etc/logitsieve/tls/tls.key" -}}
