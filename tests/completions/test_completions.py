@@ -130,8 +130,9 @@ def test_models_health_and_metrics(client: Client) -> None:
     _, text = client.get("/metrics")
     answered = 'logitsieve_completions_requests_total{path="/v1/completions",status="200"}'
     assert answered in text
-    assert "logitsieve_completions_tokens_total" in text
-    assert not list(complaints(text))
+    for name in ("generation_tokens_total", "prompt_tokens_total", "requests_running"):
+        assert f"\nlogitsieve_completions_{name} " in text
+    assert complaints(text) == ""
 
 
 def test_a_client_that_leaves_in_its_body_is_no_incident(

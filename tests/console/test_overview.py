@@ -51,12 +51,12 @@ def test_live_counts(routes: Routes) -> None:
     call = Call("TopK", answer=routes.served("demo@1").whole.topk(make_hidden(3), 2).answer)
     call.route("demo:stable", "demo", "1")
     metrics.finish(call, "OK")
-    metrics.shed["in_flight",] += 2
+    metrics.rejected["in_flight",] += 2
     facts = live_facts(metrics.registry)
     labels = {"rpc": "TopK", "model": "demo", "version": "1", "code": "OK"}
     assert facts["calls"] == [labels | {"count": 1.0}]
     assert facts["rows"][0]["count"] == 3
-    assert {"reason": "in_flight", "count": 2.0} in facts["shed"]
+    assert {"reason": "in_flight", "count": 2.0} in facts["rejected"]
     assert facts["seconds"][-1] == [None, 1.0]
     assert facts["precision"] == []
     facts = live_facts(CollectorRegistry())

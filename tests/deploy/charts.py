@@ -92,7 +92,7 @@ VARIANTS: dict[str, str] = {
               - name: logitsieve
                 rules:
                   - alert: Shedding
-                    expr: rate(logitsieve_shed_total[5m]) > 0
+                    expr: rate(logitsieve_requests_rejected_total[5m]) > 0
                     annotations: {summary: '{{ $labels.pod }} sheds'}
           dashboard: |
             {"title": "logitsieve", "legend": "{{model}} \\"p95\\""}

@@ -83,7 +83,7 @@ def test_requests_are_counted_by_version_and_alias_that_there_are(server: Runnin
         by_head = f'{{alias="{alias}",head="screen",model="demo",version="{version}"}}'
         series = (
             requests_total("TopK", "demo", "OK", version, alias),
-            f"logitsieve_request_seconds_count{by_rpc}",
+            f"logitsieve_request_duration_seconds_count{by_rpc}",
             f"logitsieve_rows_total{by_head}",
         )
         before = [value(server, name) for name in series]
@@ -113,7 +113,7 @@ def test_overload(tight: Running, gate: Gate) -> None:
     with pytest.raises(Overloaded) as caught:
         tight.client.topk(LARGE, 3, model="demo")
     assert caught.value.retry_after_s == 0.05
-    assert value(tight, 'logitsieve_shed_total{reason="in_flight"}') >= 2
+    assert value(tight, 'logitsieve_requests_rejected_total{reason="in_flight"}') >= 2
     gate.open()
     assert all(future.result(WAIT_S) for future in futures if future is not refused)
     assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
@@ -141,15 +141,15 @@ def test_a_wait_that_only_the_client_knows_is_told_to_it_and_counted_apart(tight
     assert value(tight, 'logitsieve_told_wait_seconds_sum{model="demo"}') == told_s
     assert 0 < value(tight, 'logitsieve_queue_seconds_sum{model="demo"}') < told_s
     labels = '{alias="",model="demo",rpc="TopK",version="1"}'
-    assert 0 < value(tight, f"logitsieve_request_seconds_sum{labels}") < told_s
+    assert 0 < value(tight, f"logitsieve_request_duration_seconds_sum{labels}") < told_s
 
 
 def test_a_refusal_for_what_a_client_says_is_counted_apart(tight: Running) -> None:
     call = tight.channel.unary_unary("/logitsieve.v1.Decoder/TopK")
     with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
         call(LARGE_REQUEST.SerializeToString(), timeout=3, metadata=((TIMEOUT, "9000"),))
-    assert value(tight, 'logitsieve_shed_total{reason="told_wait"}') == 1
-    assert value(tight, 'logitsieve_shed_total{reason="in_flight"}') == 0
+    assert value(tight, 'logitsieve_requests_rejected_total{reason="told_wait"}') == 1
+    assert value(tight, 'logitsieve_requests_rejected_total{reason="in_flight"}') == 0
 
 
 def test_stopping_finishes_what_is_in_flight_alone(loop: Loop, serve: Serve, gate: Gate) -> None:

@@ -84,7 +84,7 @@ class Ports(NamedTuple):
 
     def wait_idle(self) -> None:
         value = self.server.metrics.registry.get_sample_value
-        while value("logitsieve_in_flight") or value("logitsieve_queue_rows"):
+        while value("logitsieve_requests_in_flight") or value("logitsieve_queue_rows"):
             pass
 
     def call(self, method: str, request: Any, told: Any = TOLD) -> str:

@@ -3,8 +3,9 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from logitsieve.api.results import Answer
-from logitsieve.server.metrics import BOUNDS_NS, REASONS, SECONDS, Call, Metrics
+from logitsieve.server.metrics import BOUNDS_NS, REASONS, SECONDS, Call, Devices, Metrics
 from logitsieve.server.models.routes import Version
+from logitsieve.server.precision import PrecisionMetrics
 from logitsieve.version import __version__
 from tests.promlint import complaints
 
@@ -37,9 +38,9 @@ def test_histograms_count_as_the_librarys_do() -> None:
         for sample in next(iter(theirs.collect())).samples
         if sample.name == "s_bucket"
     }
-    assert samples(metrics, "logitsieve_request_seconds_bucket") == expected
+    assert samples(metrics, "logitsieve_request_duration_seconds_bucket") == expected
     total = (2 * sum(BOUNDS_NS) + len(BOUNDS_NS)) / 1e9
-    ((_, found),) = samples(metrics, "logitsieve_request_seconds_sum").items()
+    ((_, found),) = samples(metrics, "logitsieve_request_duration_seconds_sum").items()
     np.testing.assert_allclose(found, total)
 
 
@@ -52,7 +53,7 @@ def test_what_an_answer_adds() -> None:
     call.device_ns = 2_000_000
     metrics.record(call)
     metrics.record(finished(5, code="INTERNAL"))
-    metrics.shed["deadline",] += 1
+    metrics.rejected["deadline",] += 1
     for name, labels, value in (
         ("requests_total", ("", "OK", "demo", "TopK", "1"), 1),
         ("requests_total", ("", "INTERNAL", "demo", "TopK", "1"), 1),
@@ -63,7 +64,7 @@ def test_what_an_answer_adds() -> None:
         ("compute_seconds_sum", ("screen", "demo"), 0.003),
         ("device_seconds_sum", ("screen", "demo"), 0.002),
         ("queue_seconds_count", ("demo",), 1),
-        ("shed_total", ("deadline",), 1),
+        ("requests_rejected_total", ("deadline",), 1),
     ):
         assert samples(metrics, f"logitsieve_{name}")[labels] == value, name
 
@@ -81,7 +82,7 @@ def test_series_go_with_their_version() -> None:
         (model, "TopK", version) for model, version in (*labels.values(), ("unknown", ""))
     }
     versions[:] = [Version("demo", 2)]
-    for name in ("requests_total", "request_seconds_count"):
+    for name in ("requests_total", "request_duration_seconds_count"):
         left = {key[-3:] for key in samples(metrics, f"logitsieve_{name}")}
         assert left == {("demo", "TopK", "2"), ("unknown", "TopK", "")}
     assert set(samples(metrics, "logitsieve_reloads_total")) == {("demo", "failed"), ("demo", "ok")}
@@ -89,15 +90,19 @@ def test_series_go_with_their_version() -> None:
 
 def test_rates_see_the_first_refusal_and_operators_the_process() -> None:
     metrics = Metrics()
-    assert samples(metrics, "logitsieve_shed_total") == {(each,): 0 for each in REASONS}
+    assert samples(metrics, "logitsieve_requests_rejected_total") == {
+        (each,): 0 for each in REASONS
+    }
     assert samples(metrics, "process_resident_memory_bytes")[()] > 1 << 20
     ((_, _, version),) = samples(metrics, "logitsieve_build_info")
     assert version == __version__
-    assert samples(metrics, "logitsieve_in_flight") == {(): 0}
+    assert samples(metrics, "logitsieve_requests_in_flight") == {(): 0}
 
 
 def test_the_types_are_prometheus_own() -> None:
     metrics = Metrics()
+    PrecisionMetrics(metrics.registry, list)
+    Devices("cpu", metrics.registry)
     metrics.record(finished(5))
-    metrics.shed["deadline",] += 1
-    assert not list(complaints(metrics.text().decode()))
+    metrics.rejected["deadline",] += 1
+    assert complaints(metrics.text().decode()) == ""

@@ -236,7 +236,7 @@ def test_the_series_of_a_judged_row(tmp_path: Path) -> None:
     live, metrics = watched(served)
     feed(live, served, domain=1, rows=3, k=7)
     live.lost("demo", "queue_full")
-    assert samples(metrics, "logitsieve_target_precision") == {
+    assert samples(metrics, "logitsieve_target_precision_ratio") == {
         (k[1:], "demo", "1"): precision for k, precision in TARGET_PRECISION.items()
     }
     by_k = samples(metrics, "logitsieve_shadow_possible_total")

@@ -281,17 +281,24 @@ class Metrics:
         self.answered = Counter(
             f"{prefix}_requests", "Requests answered.", ["path", "status"], registry=registry
         )
-        self.seconds = Histogram(f"{prefix}_seconds", "Seconds of completions.", registry=registry)
+        self.seconds = Histogram(
+            f"{prefix}_request_duration_seconds",
+            "From a completion's arrival to its end.",
+            registry=registry,
+        )
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "running": ("Prompts and continuations being decoded.", lambda: len(engine.running)),
-            "waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
+            "requests_running": (
+                "Prompts and continuations being decoded.",
+                lambda: len(engine.running),
+            ),
+            "requests_waiting": ("Prompts that wait.", lambda: len(engine.waiting)),
         }
         counts: dict[str, tuple[str, Callable[[], float]]] = {
             "prompt_tokens": ("Tokens of prompts.", lambda: engine.prompt_tokens),
-            "tokens": ("Tokens chosen.", lambda: engine.tokens),
-            "rows": ("Exact logits computed.", lambda: engine.scanned),
-            "drafted": ("Tokens read before they were chosen.", lambda: engine.drafted),
-            "accepted": ("Of these, the ones that were chosen.", lambda: engine.accepted),
+            "generation_tokens": ("Tokens chosen.", lambda: engine.tokens),
+            "scanned_rows": ("Exact logits computed.", lambda: engine.scanned),
+            "draft_tokens": ("Tokens read before they were chosen.", lambda: engine.drafted),
+            "accepted_tokens": ("Of these, the ones that were chosen.", lambda: engine.accepted),
         }
         for name, (text, value) in gauges.items():
             Gauge(f"{prefix}_{name}", text, registry=registry).set_function(value)

@@ -84,7 +84,10 @@ class Front:
         up.set_function(lambda: self.supervisor.ready)
         self._ends = Counter(f"{prefix}_engine_ends", "Engines that ended.", registry=registry)
         self._refused = Counter(
-            f"{prefix}_refused", "Requests that no engine answered.", ["status"], registry=registry
+            f"{prefix}_requests_rejected",
+            "Requests that no engine answered.",
+            ["status"],
+            registry=registry,
         )
 
     def application(self, local: bool) -> Starlette:

@@ -89,7 +89,7 @@ def _auto_facts(served: Served) -> Facts:
     for batch in auto.batches:
         point = served.choose(DEFAULT_TARGET, batch, 1).engine
         taken.append({"rows": batch, "head": point.head, "knobs": point.knobs})
-    return {"target": dict(auto.target), "auto": taken, "guard_level": len(served.left)}
+    return {"target": dict(auto.target), "auto": taken, "auto_disabled_points": len(served.left)}
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
@@ -109,8 +109,10 @@ def live_facts(registry: CollectorRegistry) -> Facts:
         "calls": [dict(zip(names, key, strict=True)) | {"count": n} for key, n in calls.items()],
         "rows": [{**labels, "count": count} for labels, count in series("rows", "_total")],
         "queue_rows": sum(value for _, value in series("queue_rows")),
-        "seconds": _buckets(series("request_seconds", "_bucket")),
-        "shed": [{**labels, "count": count} for labels, count in series("shed", "_total")],
+        "seconds": _buckets(series("request_duration_seconds", "_bucket")),
+        "rejected": [
+            {**labels, "count": count} for labels, count in series("requests_rejected", "_total")
+        ],
         "precision": _precision(
             series("shadow_hits", "_total"), series("shadow_possible", "_total")
         ),

@@ -119,7 +119,7 @@ class Ingress:
     def _load(self, name: str, number: int, renew: bool) -> None:
         """Load a version unless loaded; `renew` gives its shards new options."""
         repository = self._server.repository
-        path = self._config.models / name / str(number)
+        path = self._config.model_repository / name / str(number)
         version = repository.routes.by_key.get((name, number))
         loaded = None if version is None else version.served
         if loaded is None or loaded.decoder.index.digest != read_digest(path):

@@ -150,7 +150,7 @@ class Metrics(Collector):
         routed = "version", "alias"
         self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
         self._request_seconds = Histograms(
-            "request_seconds", "From arrival to reply", "rpc", "model", *routed
+            "request_duration_seconds", "From arrival to reply", "rpc", "model", *routed
         )
         self._queue_seconds = Histograms("queue_seconds", "From arrival to computing", "model")
         self._told_seconds = Histograms(
@@ -162,9 +162,9 @@ class Metrics(Collector):
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._proven = Counters("proven_rows", "Rows proven exact", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
-        self.shed = Counters("shed", "Requests refused before computing", "reason")
+        self.rejected = Counters("requests_rejected", "Requests refused before computing", "reason")
         for reason in REASONS:  # `rate` misses the first event of a new series
-            self.shed[reason,] = 0
+            self.rejected[reason,] = 0
         self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
         registry = self.registry = CollectorRegistry()
         registry.register(self)
@@ -175,8 +175,8 @@ class Metrics(Collector):
         self.batch_rows = Histogram(name, about, buckets=BATCH_ROWS, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self.queue_rows = gauge("logitsieve_queue_rows", "Rows that wait for the pool")
-        self.in_flight = gauge("logitsieve_in_flight", "Requests that wait or compute")
-        self.waiting = gauge("logitsieve_waiting", "Calls that wait for memory to be read")
+        self.in_flight = gauge("logitsieve_requests_in_flight", "Requests that wait or compute")
+        self.waiting = gauge("logitsieve_requests_waiting", "Calls that wait for memory to be read")
 
     def collect(self) -> Iterator[Metric]:
         self._count_finished()
@@ -230,7 +230,7 @@ class Metrics(Collector):
 
 
 def index_info(versions: Iterable[Version]) -> Metric:
-    names = "model", "version", "digest", "vocabulary", "dim", "device"
+    names = "model", "version", "digest", "vocab_size", "dim", "device"
     info = GaugeMetricFamily("logitsieve_index_info", "Loaded indexes; always 1", labels=names)
     for version in versions:
         if version.served is not None:

@@ -204,10 +204,12 @@ class PrecisionMetrics(Collector):
                 yield series.metric()
         names = "model", "version"
         family = partial(GaugeMetricFamily, labels=names)
-        level = family("logitsieve_guard_level", "Points that AUTO has left by live precision")
+        level = family(
+            "logitsieve_auto_disabled_points", "Points that AUTO has left by live precision"
+        )
         failed = family("logitsieve_version_failed", "1 where the last load of a version failed")
         target = GaugeMetricFamily(
-            "logitsieve_target_precision", "What an index was built for", labels=(*names, "k")
+            "logitsieve_target_precision_ratio", "What an index was built for", labels=(*names, "k")
         )
         for version in versions:
             labels = version.name, str(version.number)

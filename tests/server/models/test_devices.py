@@ -97,7 +97,7 @@ def test_a_full_gpu_is_an_overload_and_the_server_lives(tight: Running, gate: Ga
         tight.client.topk(LARGE, 5, model="demo")
     gate.failure = None
     assert tight.client.topk(LARGE, 5, model="demo").ids.shape == (64, 5)
-    assert value(tight, 'logitsieve_shed_total{reason="device_memory"}') >= 2
+    assert value(tight, 'logitsieve_requests_rejected_total{reason="device_memory"}') >= 2
     assert get(tight, "/readyz")[0] == 200
 
 

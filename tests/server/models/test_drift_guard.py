@@ -57,7 +57,7 @@ def test_a_drift_is_seen_soon_and_ks_points_and_precisions_are_judged_apart() ->
 
 ROWS, K = 100, 5  # of a call; all of them fit into the queue of rows to be judged
 JUDGED = 'logitsieve_shadow_rows_total{head="%s",model="demo"}'
-LEVEL = 'logitsieve_guard_level{model="demo",version="1"}'
+LEVEL = 'logitsieve_auto_disabled_points{model="demo",version="1"}'
 
 
 @pytest.fixture

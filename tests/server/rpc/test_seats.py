@@ -94,7 +94,7 @@ def test_silent_streams_of_a_connection_give_way_over_a_real_port(serve: Serve) 
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert silent[1].ask(asked("TopK", 2)).id == 2
         page = run.server.metrics.text().decode()
-        assert 'logitsieve_shed_total{reason="streams"} 1.0' in page
+        assert 'logitsieve_requests_rejected_total{reason="streams"} 1.0' in page
 
 
 def test_streams_beyond_the_most_are_refused(serve: Serve) -> None:

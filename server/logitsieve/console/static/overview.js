@@ -39,7 +39,7 @@ function showLive(live) {
     [p99 == null ? "-" : micros(p99 * 1e6), "p99 of the last two seconds"],
     [whole(now.calls), "calls since the start"],
     [whole(failed), "of them failed"],
-    [whole(total(live.shed)), "refused before computing"],
+    [whole(total(live.rejected)), "refused before computing"],
     ...live.memory.map(({ device, used }) => [bytes(used), `used on ${device}`]),
   ]));
   $("plots").hidden = !now.calls;
@@ -106,7 +106,7 @@ function card(model) {
       ["Heads", model.heads.map(({ name }) => name).join(", ")],
       ["Built for", target || "no target"],
       ["AUTO", auto(model.auto)],
-      ["Drift guard", model.guard_level ? h("span", { class: "warn" }, `${model.guard_level} points left for proven ones`) : "at rest"],
+      ["Drift guard", model.auto_disabled_points ? h("span", { class: "warn" }, `${model.auto_disabled_points} points left for proven ones`) : "at rest"],
       ["Contexts kept", whole(model.contexts)],
       ["Digest", h("code", {}, model.digest.slice(0, 16))],
     );

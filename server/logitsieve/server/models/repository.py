@@ -71,7 +71,7 @@ class Repository:
 
     def find(self) -> list[tuple[str, int]]:
         """Return (name, version) of every index folder; InvalidRequest without any."""
-        root = self._config.models
+        root = self._config.model_repository
         models = [folder for folder in _folders(root) if is_name(folder.name)]
         indexes = sorted((model.name, number) for model in models for number in _versions(model))
         if not indexes:
@@ -108,7 +108,7 @@ class Repository:
         """
         self._require_model(name)
         require_alias(alias)
-        versions = _versions(self._config.models / name)
+        versions = _versions(self._config.model_repository / name)
         if number not in versions:
             numbers = ", ".join(map(str, versions[-LISTED:])) or "none"
             allowed = f"a version that has a folder: {numbers}"
@@ -193,14 +193,14 @@ class Repository:
 
         IndexUnreadable; InvalidRequest if the hidden size of a name changes.
         """
-        aliases = read_aliases(self._config.models / name)
+        aliases = read_aliases(self._config.model_repository / name)
         with self._changing:
             routes = self.routes.with_aliases(name, aliases)
             routes.require_same_dim(self.routes)
             self._put(routes)
 
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
-        folder = self._config.models / name
+        folder = self._config.model_repository / name
         if name not in self.routes.aliases:
             # Read once: other processes may name versions not loaded here.
             aliases = read_aliases(folder)
@@ -215,7 +215,7 @@ class Repository:
 
     def _ready(self, name: str, number: int, progress: Progress) -> AnyDecoder:
         began = monotonic()
-        path = self._config.models / name / str(number)
+        path = self._config.model_repository / name / str(number)
         opened = self._open(path, self._config, progress)
         decoder: AnyDecoder = opened if isinstance(opened, ShardedModel) else LocalDecoder(opened)
         about = {"digest": decoder.index.digest, "device": decoder.index.device}
@@ -246,7 +246,7 @@ class Repository:
         routes.require_same_dim(self.routes)
         if alias:
             try:
-                self._write(self._config.models / name, alias, number)
+                self._write(self._config.model_repository / name, alias, number)
             except (OSError, IndexUnreadable) as error:
                 raise Unavailable(f"alias: could not be written: {error}", "alias") from error
         self._put(routes)
@@ -284,7 +284,7 @@ class Repository:
         return version
 
     def _require_model(self, name: str) -> None:
-        if not is_name(name) or not (self._config.models / name).is_dir():
+        if not is_name(name) or not (self._config.model_repository / name).is_dir():
             raise ModelNotFound(f"name: there is no folder {name[:100]!r} of a model", "name")
 
 

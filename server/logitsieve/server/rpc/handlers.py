@@ -109,7 +109,7 @@ def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
         metrics.finish(call, "CANCELLED")
         raise error
     if reason := call.shed.get(type(error)):
-        metrics.shed[reason,] += 1
+        metrics.rejected[reason,] += 1
     status = to_status(error)
     metrics.finish(call, status.code.name)
     _log_failure(call, status)
