@@ -75,8 +75,8 @@ VARIANTS: dict[str, str] = {
           max_queue_rows: 10000
           batch_delay_us: 50
           drain_s: 30.5
-          connection_age_s: 120
-          connection_grace_s: 45.5
+          max_connection_age_s: 120
+          max_connection_age_grace_s: 45.5
           verify: sizes
           shadow_share: 0.001
           shadow_cpu: 0.1

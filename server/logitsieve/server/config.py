@@ -76,10 +76,10 @@ class ServeConfig:
         MAX_BATCH_DELAY_US,
     )
     drain_s: float = option(10.0, "Seconds that requests in flight get to finish after SIGTERM.", 0)
-    connection_age_s: float = option(
+    max_connection_age_s: float = option(
         0.0, "Seconds after which a client must connect again; 0: never.", 0, MAX_CONNECTION_S
     )
-    connection_grace_s: float = option(
+    max_connection_age_grace_s: float = option(
         30.0,
         "Seconds that calls and streams of such a connection get to finish.",
         0,

@@ -26,9 +26,9 @@ READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
 
 def test_an_old_connection_is_ended_if_asked_and_calls_make_another(serve: Serve) -> None:
     assert ports.ages(ServeConfig()) == []
-    config = ServeConfig(connection_age_s=0.0001, connection_grace_s=0)
+    config = ServeConfig(max_connection_age_s=0.0001, max_connection_age_grace_s=0)
     assert [value for _, value in ports.ages(config)] == [1, 0]
-    with serve(connection_age_s=0.1) as run:
+    with serve(max_connection_age_s=0.1) as run:
         states: SimpleQueue[grpc.ChannelConnectivity] = SimpleQueue()
         run.channel.subscribe(states.put, try_to_connect=True)
         for _ in range(3):
@@ -40,7 +40,7 @@ def test_an_old_connection_is_ended_if_asked_and_calls_make_another(serve: Serve
 
 
 def test_a_stream_on_it_has_the_grace_to_finish(serve: Serve) -> None:
-    with serve(connection_age_s=0.1, connection_grace_s=0.5) as run:
+    with serve(max_connection_age_s=0.1, max_connection_age_grace_s=0.5) as run:
         stream = RawStream(run.channel)
         with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
             stream.receive()

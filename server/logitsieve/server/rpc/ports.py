@@ -119,11 +119,11 @@ class Ports:
 
 
 def ages(config: ServeConfig) -> list[tuple[str, int]]:
-    if not config.connection_age_s:
+    if not config.max_connection_age_s:
         return []
     return [
-        ("grpc.max_connection_age_ms", max(1, round(config.connection_age_s * 1000))),
-        ("grpc.max_connection_age_grace_ms", round(config.connection_grace_s * 1000)),
+        ("grpc.max_connection_age_ms", max(1, round(config.max_connection_age_s * 1000))),
+        ("grpc.max_connection_age_grace_ms", round(config.max_connection_age_grace_s * 1000)),
     ]
 
 
