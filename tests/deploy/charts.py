@@ -16,16 +16,20 @@ CHART = REPOSITORY / "deploy" / "helm" / "logitsieve"
 VARIANTS: dict[str, str] = {
     "defaults": "",
     "tls and API keys": """
-        tls: {secret: logitsieve-tls, clientCA: true}
+        tls: {existingSecret: logitsieve-tls, clientCA: true}
         apiKeys: {existingSecret: logitsieve-api-keys}
     """,
-    "tls without client certificates": "tls: {secret: logitsieve-tls}",
-    "a fixed number": "{autoscaling: {enabled: false}, replicas: 3}",
-    "scaled by CPU": "autoscaling: {queueMicroseconds: 0, cpuPercent: 70}",
-    "scaled by both": "autoscaling: {cpuPercent: 70, min: 3, max: 20}",
+    "tls without client certificates": "tls: {existingSecret: logitsieve-tls}",
+    "a fixed number": "{autoscaling: {enabled: false}, replicaCount: 3}",
+    "scaled by CPU": """
+        autoscaling: {targetQueueMicroseconds: 0, targetCPUUtilizationPercentage: 70}
+    """,
+    "scaled by both": """
+        autoscaling: {targetCPUUtilizationPercentage: 70, minReplicas: 3, maxReplicas: 20}
+    """,
     "nothing optional": """
         autoscaling: {enabled: false}
-        disruptionBudget: {enabled: false}
+        podDisruptionBudget: {enabled: false}
         networkPolicy: {enabled: false}
         preStopSeconds: 0
         resources: {}
@@ -34,8 +38,8 @@ VARIANTS: dict[str, str] = {
     "behind HAProxy with TLS": """
         proxy: {enabled: true, serverPort: 50099}
         ports: {grpc: 8443}
-        serve: {host: "::"}
-        tls: {secret: logitsieve-tls}
+        config: {host: "::"}
+        tls: {existingSecret: logitsieve-tls}
         apiKeys: {existingSecret: logitsieve-api-keys}
     """,
     "open to monitoring only": "networkPolicy: {clients: []}",
@@ -49,7 +53,7 @@ VARIANTS: dict[str, str] = {
           monitoring: []
     """,
     "spans": """
-        serve: {otlp_endpoint: "http://collector.tracing:4318"}
+        config: {otlp_endpoint: "http://collector.tracing:4318"}
         networkPolicy: {collector: [{namespaceSelector: {}}]}
     """,
     "on GPUs": (CHART.parent / "values-gpu.yaml").read_text(encoding="utf-8"),
@@ -58,10 +62,10 @@ VARIANTS: dict[str, str] = {
           repository: images.example/logitsieve
           digest: sha256:0000000000000000000000000000000000000000000000000000000000000000
           pullPolicy: Always
-          pullSecrets: [pull]
-        models: {claim: models-read-many, subPath: production}
-        kernelCache: {claim: kernels}
-        serve:
+        imagePullSecrets: [{name: pull}]
+        persistence: {existingClaim: models-read-many, subPath: production}
+        kernelCache: {existingClaim: kernels}
+        config:
           host: "::"
           admin: true
           admin_port: 50055
@@ -84,7 +88,7 @@ VARIANTS: dict[str, str] = {
           log_format: json
         preStopSeconds: 20
         ports: {grpc: 8443, http: 8081}
-        disruptionBudget: {maxUnavailable: 25%}
+        podDisruptionBudget: {maxUnavailable: 25%}
         serviceMonitor: {enabled: true, labels: {release: prometheus}}
         monitoring:
           rules: |

@@ -58,6 +58,21 @@ def test_selectors_find_the_pods_of_their_installation(rendered: Rendered) -> No
     assert not other.items() <= labels
 
 
+@pytest.mark.parametrize(
+    ("overrides", "name", "label"),
+    [
+        ("", "prod-logitsieve", "logitsieve"),
+        ("nameOverride: heads", "prod-heads", "heads"),
+        ("nameOverride: pro", "prod", "pro"),
+        ("fullnameOverride: decoders", "decoders", "logitsieve"),
+    ],
+)
+def test_names_can_be_given(overrides: str, name: str, label: str) -> None:
+    rendered = render(overrides)
+    assert {document["metadata"]["name"] for document in rendered.documents} == {name}
+    assert rendered.pod["metadata"]["labels"]["app.kubernetes.io/name"] == label
+
+
 def test_nothing_runs_with_more_rights_than_it_needs(rendered: Rendered) -> None:
     pod = rendered.pod["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -103,8 +118,10 @@ def test_probes_ask_ports_that_there_are(rendered: Rendered) -> None:
 
 @pytest.mark.parametrize(("console", "scheme"), [("false", "HTTP"), ("true", "HTTPS")])
 def test_probes_and_scrapers_speak_tls_to_a_console(console: str, scheme: str) -> None:
-    secrets = "tls: {secret: a}, apiKeys: {existingSecret: b}, serviceMonitor: {enabled: true}"
-    rendered = render(f"{{{secrets}, serve: {{console: {console}}}}}")
+    secrets = (
+        "tls: {existingSecret: a}, apiKeys: {existingSecret: b}, serviceMonitor: {enabled: true}"
+    )
+    rendered = render(f"{{{secrets}, config: {{console: {console}}}}}")
     for name in ("startup", "readiness", "liveness"):
         assert rendered.container[f"{name}Probe"]["httpGet"]["scheme"] == scheme
     [endpoint] = rendered.one("ServiceMonitor")["spec"]["endpoints"]
@@ -165,7 +182,7 @@ def test_a_proxy_reads_the_file_that_was_tested_and_speaks_tls_where_the_server_
     assert second == {"BIND": ":::8443", "TLS": tls.options["tls_cert"], **server}
     assert "tls" in {mount["name"] for mount in tls.proxy["volumeMounts"]}
     with pytest.raises(helm_python.HelmRenderError, match=r"proxy\.enabled"):
-        render("{proxy: {enabled: true}, tls: {secret: a, clientCA: true}}")
+        render("{proxy: {enabled: true}, tls: {existingSecret: a, clientCA: true}}")
 
 
 def test_tls_and_api_keys_come_from_secrets() -> None:
@@ -174,7 +191,7 @@ def test_tls_and_api_keys_come_from_secrets() -> None:
     secrets = [v["secret"]["secretName"] for v in rendered.pod["spec"]["volumes"] if "secret" in v]
     assert secrets == ["logitsieve-tls", "logitsieve-api-keys"]
     assert {"tls_cert", "tls_key", "tls_client_ca", "api_key_file"} <= rendered.options.keys()
-    assert "tls_client_ca" not in render("tls: {secret: logitsieve-tls}").options
+    assert "tls_client_ca" not in render("tls: {existingSecret: logitsieve-tls}").options
 
 
 def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> None:
@@ -187,13 +204,14 @@ def test_the_server_takes_its_options(rendered: Rendered, tmp_path: Path) -> Non
 
 def test_options_arrive_and_arguments_variables_and_an_account_can_be_added() -> None:
     rendered, plain = render(VARIANTS["everything"]), render()
-    given = yaml.safe_load(VARIANTS["everything"])["serve"]
+    given = yaml.safe_load(VARIANTS["everything"])["config"]
     assert {name: rendered.options[name] for name in given} == given
     assert rendered.container["args"][2:] == ["--log-level", "debug"]
     threads, node = rendered.container["env"]
     assert threads == {"name": "LOGITSIEVE_SERVE_THREADS", "value": "2"}
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert rendered.pod["spec"]["serviceAccountName"] == "decoders"
+    assert rendered.pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
     assert "env" not in plain.container
     assert "serviceAccountName" not in plain.pod["spec"]
 
@@ -206,7 +224,7 @@ def test_the_rules_find_the_servers_that_the_operator_scrapes() -> None:
 
 
 def test_a_changed_option_starts_new_pods() -> None:
-    pods = [render(f"serve: {{threads: {threads}}}").pod for threads in (1, 2, 2)]
+    pods = [render(f"config: {{threads: {threads}}}").pod for threads in (1, 2, 2)]
     marks = [pod["metadata"]["annotations"]["checksum/config"] for pod in pods]
     assert marks[0] != marks[1] == marks[2]
 
@@ -248,7 +266,7 @@ def test_spans_reach_their_collector_and_nobody_else_is_called() -> None:
     assert {port["port"] for port in names["ports"]} == {53}
     usual = VARIANTS["spans"].replace(":4318", "")
     assert render(usual).one("NetworkPolicy")["spec"]["egress"][0]["ports"][0]["port"] == 4317
-    alone = "serve: {otlp_endpoint: 'http://collector:4317'}"
+    alone = "config: {otlp_endpoint: 'http://collector:4317'}"
     with pytest.raises(helm_python.HelmRenderError, match=r"networkPolicy\.collector"):
         render(alone)
     assert render(f"{{{alone}, networkPolicy: {{enabled: false}}}}").documents

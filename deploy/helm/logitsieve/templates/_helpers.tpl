@@ -1,13 +1,20 @@
 {{- define "logitsieve.name" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end -}}
+
+{{- define "logitsieve.fullname" -}}
+{{- $name := include "logitsieve.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
 {{ .Release.Name | trunc 50 | trimSuffix "-" }}
 {{- else -}}
-{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{ printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
 {{- end -}}
 {{- end -}}
 
 {{- define "logitsieve.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "logitsieve.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -33,7 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $set := dict "model_repository" "/models" "kernel_cache" "/var/cache/logitsieve/own" -}}
 {{- $_ := set $set "port" (ternary .Values.proxy.serverPort .Values.ports.grpc .Values.proxy.enabled) -}}
 {{- $_ := set $set "http_port" .Values.ports.http -}}
-{{- if .Values.tls.secret -}}
+{{- if .Values.tls.existingSecret -}}
 {{- $_ := set $set "tls_cert" "/etc/logitsieve/tls/tls.crt" -}}
 {{- $_ := set $set "tls_key" "/etc/logitsieve/tls/tls.key" -}}
 {{- if .Values.tls.clientCA -}}
@@ -43,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.apiKeys.existingSecret -}}
 {{- $_ := set $set "api_key_file" "/etc/logitsieve/api-keys/api-keys" -}}
 {{- end -}}
-{{- range $key, $value := merge $set .Values.serve }}
+{{- range $key, $value := merge $set .Values.config }}
 {{ $key }} = {{ toJson $value }}
 {{- end -}}
 {{- end -}}
