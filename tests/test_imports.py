@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import logitsieve
 from tests.index.samples import write_tiny
 
 REPOSITORY = Path(__file__).parents[1]
@@ -141,6 +142,21 @@ def test_the_client_and_the_builder_load_no_large_package() -> None:
     assert not loaded & {*heavy, "logitsieve.index", "logitsieve.kernels"}
     [loaded] = modules_after("import logitsieve.index_builder")
     assert not loaded & {"torch", "faiss", "numba"}
+
+
+def test_importing_all_of_it_loads_nothing_until_a_name_is_read() -> None:
+    before, loaded, read = modules_after(
+        "", "import logitsieve as ls; assert 'open_index' in dir(ls)", "ls.DecoderClient"
+    )
+    assert {name for name in loaded if name.startswith("logitsieve")} == {"logitsieve"}
+    assert not (loaded - before) & {"numpy", "numba", "grpc", "importlib.metadata"}
+    assert "logitsieve.client" in read
+    assert not read & {"numba", "logitsieve.index"}
+    for name in logitsieve.__all__:
+        assert getattr(logitsieve, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = logitsieve.nothing
+    assert {*logitsieve.__all__} <= {*dir(logitsieve)}
 
 
 def test_help_and_refusals_load_no_large_package(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One namespace, several roots: nothing may hide a root or come from an older installation."""
+"""One package, several roots: nothing may hide a root or come from an older installation."""
 
 import tomllib
 from importlib.util import find_spec
@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
+import logitsieve
+
 REPOSITORY = Path(__file__).parents[1]
 INSIDE = [path for path in REPOSITORY.glob("*/logitsieve/*") if path.name != "__pycache__"]
 PACKAGES = sorted(path for path in INSIDE if path.is_dir())
 
 
 def test_every_root_is_packaged_and_none_hides_another() -> None:
-    assert not list(REPOSITORY.glob("*/logitsieve/__init__.py*"))
-    namespace = find_spec("logitsieve")
-    assert namespace is not None
-    assert namespace.origin is None
-    assert {path.name for path in INSIDE if not path.is_dir()} == {"__main__.py", "version.py"}
+    [only] = REPOSITORY.glob("*/logitsieve/__init__.py*")
+    assert logitsieve.__file__ == str(only)
+    assert set(logitsieve.__path__) == {str(path.parent) for path in INSIDE}
+    files = {path.name for path in INSIDE if not path.is_dir()}
+    assert files == {"__init__.py", "__main__.py", "py.typed", "version.py"}
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     roots = {package.parents[1].name for package in PACKAGES}
     tool = settings["tool"]

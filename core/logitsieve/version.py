@@ -1,7 +1,4 @@
-"""The version of the installed distribution.
-
-`logitsieve` itself is a namespace of several source folders and can hold no attribute of its own.
-"""
+"""The version of the installed distribution."""
 
 from importlib.metadata import PackageNotFoundError, version
 

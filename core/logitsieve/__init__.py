@@ -1,0 +1,49 @@
+"""Choose the next token without computing every logit: `import logitsieve as ls`.
+
+The names here are imported when they are first read, so that `import logitsieve` loads nothing.
+`logitsieve` is one package in several source folders, of which this is the only `__init__.py`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logitsieve.api.errors import LogitsieveError
+    from logitsieve.client import AdminClient, AsyncDecoderClient, DecoderClient
+    from logitsieve.client.beam_search import beam_search
+    from logitsieve.decoding import LocalDecoder
+    from logitsieve.index import open_index
+    from logitsieve.index_builder import BuildConfig, build
+    from logitsieve.version import __version__
+
+__path__ = __import__("pkgutil").extend_path(__path__, __name__)
+
+__all__ = [
+    "AdminClient", "AsyncDecoderClient", "BuildConfig", "DecoderClient", "LocalDecoder",
+    "LogitsieveError", "__version__", "beam_search", "build", "open_index",
+]  # fmt: skip
+
+_MODULES = {
+    "AdminClient": "client",
+    "AsyncDecoderClient": "client",
+    "BuildConfig": "index_builder",
+    "DecoderClient": "client",
+    "LocalDecoder": "decoding",
+    "LogitsieveError": "api.errors",
+    "__version__": "version",
+    "beam_search": "client.beam_search",
+    "build": "index_builder",
+    "open_index": "index",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
