@@ -20,10 +20,10 @@ from logitsieve.api.errors import (
     InvalidRequest,
     LogitsieveError,
     ModelNotFound,
-    NotBuilt,
     Overloaded,
     RequestTooLarge,
     Unavailable,
+    Unimplemented,
 )
 from logitsieve.client import AdminClient, AsyncDecoderClient, DecoderClient, Tls
 from logitsieve.client.errors import EXCEPTIONS, of_message
@@ -83,7 +83,7 @@ ERRORS = [
     InvalidKnob("knobs.probes", 65.0, "1 to 64"),
     ModelNotFound("model: no 'x' here", "model"),
     DeadlineExceeded("the deadline passed before computing"),
-    NotBuilt("constraints: not built", "constraints"),
+    Unimplemented("constraints: unimplemented", "constraints"),
 ]
 
 

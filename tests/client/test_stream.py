@@ -17,9 +17,9 @@ from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
-    NotBuilt,
     RequestTooLarge,
     Unavailable,
+    Unimplemented,
 )
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient
 from logitsieve.client.errors import UNSENT
@@ -232,7 +232,7 @@ def test_no_server_and_one_without_streams(scripted: Scripted) -> None:
         for _ in range(2):
             with pytest.raises(Unavailable):
                 stream.topk(ROW, 1)
-    without = pytest.raises((NotBuilt, Unavailable), match=f"Method not found|{UNSENT}")
+    without = pytest.raises((Unimplemented, Unavailable), match=f"Method not found|{UNSENT}")
     with scripted(None) as client, client.stream() as stream, without:
         stream.topk(ROW, 1)
 

@@ -12,7 +12,7 @@ from tests.refusals import refused
 COUNTS = ("threads", "max_rows", "max_k", "max_samples", "max_in_flight", "max_queue_rows")
 SENSELESS: dict[str, list[Any]] = {
     **{name: [0] for name in (*COUNTS, "max_connection_calls", "max_connections", "max_streams")},
-    "request_memory_mb": [0],
+    "request_memory_mib": [0],
     "max_constraint_ids": [-1],
     "port": [-1],
     "http_port": [65536],

@@ -28,7 +28,7 @@ CALLERS = 60
 D = 1024
 # So that rows make a request long.
 SMALL: dict[str, Any] = {"max_k": 1, "max_samples": 1, "max_constraint_ids": 0}
-OPTIONS: dict[str, Any] = {"request_memory_mb": 256, "max_streams": CALLERS, **SMALL}
+OPTIONS: dict[str, Any] = {"request_memory_mib": 256, "max_streams": CALLERS, **SMALL}
 KEY = "token-of-a-caller"
 TOP_K, CHECK = "/logitsieve.v1.Decoder/TopK", "/grpc.health.v1.Health/Check"
 OWN_MB = 200  # of connections, and of what gRPC and the C library keep
@@ -99,7 +99,7 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, api_keys: 
         codes = Counter(code for each in pool.map(call, range(CALLERS)) for code in each)
         never.set()
         after = memory_mb(server.process.pid)
-    most = before["VmRSS"] + OPTIONS["request_memory_mb"] + CALLERS * longest / 2**20 + OWN_MB
+    most = before["VmRSS"] + OPTIONS["request_memory_mib"] + CALLERS * longest / 2**20 + OWN_MB
     print(f"\n{before} -> {after}, at most {most:.0f}; {codes}")
     assert codes["INVALID_ARGUMENT"] >= CALLERS
     assert codes["OK"]

@@ -44,7 +44,8 @@ def test_a_call_continues_the_clients_trace(server: Running, exporter: Any) -> N
     assert times == sorted(times)
     computing = stages[2].end_time - stages[2].start_time
     assert abs(computing - reply.answer.compute_ns) <= 1
-    given = {"rpc.method": "TopK", "logitsieve.code": "OK", "logitsieve.rows": 3}
+    given = {"rpc.service": "logitsieve.v1.Decoder", "rpc.method": "TopK", "logitsieve.rows": 3}
+    given |= {"rpc.system": "grpc", "rpc.grpc.status_code": 0}
     given |= {"logitsieve.model": "demo", "logitsieve.request_id": "seven"}
     assert given.items() <= dict(call.attributes).items()
     assert call.status.is_unset
@@ -73,6 +74,7 @@ def test_messages_of_a_stream_and_failures_have_theirs(server: Running, exporter
             stream.topk(make_hidden(1), 1 << 20, model="demo")
     *_, good, bad = exporter.get_finished_spans()
     assert {good.context.trace_id, bad.context.trace_id} == {TRACE}
+    assert bad.attributes["rpc.grpc.status_code"] == 3
     assert (bad.status.status_code.name, bad.status.description) == ("ERROR", "INVALID_ARGUMENT")
 
 

@@ -181,7 +181,7 @@ def service_round(options: Options, rng: np.random.Generator, tally: Tally) -> N
     write_models(models)
     arguments: list[object] = ["serve", "--model-repository", models, "--drain-s", DRAIN_S]
     arguments += ["--port", 0, "--http-port", 0, "--admin-port", 0]
-    arguments += ["--request-memory-mb", REQUEST_MB, "--max-streams", STREAMS]
+    arguments += ["--request-memory-mib", REQUEST_MB, "--max-streams", STREAMS]
     arguments += ["--threads", int(rng.integers(1, 3))]
     api_key = KEY if rng.integers(2) else None
     if api_key:

@@ -48,16 +48,16 @@ COMMANDS: dict[str, Entry] = {
     "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
     "build": Entry("Build", "Turn a softmax matrix and contexts into an index.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
-    "evaluate": Entry("Look", "Measure a head's precision and speed on contexts.", "builder"),
-    "compare": Entry("Look", "Measure the divergence of a GGUF model from another.", "builder"),
-    "inspect": Entry("Look", "Show what an index holds.", "server"),
-    "verify": Entry("Look", "Check every byte of an index.", "server"),
+    "evaluate": Entry("Inspect", "Measure a head's precision and speed on contexts.", "builder"),
+    "compare": Entry("Inspect", "Measure the divergence of a GGUF model from another.", "builder"),
+    "inspect": Entry("Inspect", "Show what an index holds.", "server"),
+    "verify": Entry("Inspect", "Check every byte of an index.", "server"),
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
     "serve": Entry("Serve", "Answer requests over gRPC.", "server", from_file=True),
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
-    "query": Entry("Serve", "Ask a server for the next tokens.", ""),
-    "generate": Entry("Look", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
+    "query": Entry("Decode", "Ask a server for the next tokens.", ""),
+    "generate": Entry("Decode", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
     "serve-gguf": Entry(
         "Serve", "Score and continue texts by a GGUF model, in OpenAI's interface.", "llamacpp"
     ),
@@ -133,7 +133,7 @@ def root(
     ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option(help="Least severe messages of the log on stderr."),
+        typer.Option(help="Minimum level of the log on stderr."),
     ] = "warning",
 ) -> None:
     """Fast decoding over huge softmax vocabularies.

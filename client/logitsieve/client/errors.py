@@ -104,6 +104,6 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], errors.LogitsieveError]] 
     # The client was closed, or the server stops.
     grpc.StatusCode.CANCELLED: _about_field(errors.Unavailable),
     grpc.StatusCode.DEADLINE_EXCEEDED: _about_field(errors.DeadlineExceeded),
-    grpc.StatusCode.UNIMPLEMENTED: _about_field(errors.NotBuilt),
+    grpc.StatusCode.UNIMPLEMENTED: _about_field(errors.Unimplemented),
 }
 STATUS: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

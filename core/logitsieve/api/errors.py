@@ -18,7 +18,7 @@ LogitsieveError
 │   │   └── ShardUnavailable
 │   ├── Overloaded
 │   ├── DeadlineExceeded (TimeoutError)
-│   ├── NotBuilt
+│   ├── Unimplemented
 │   └── InternalError
 └── MissingExtra (ImportError)
 """
@@ -177,7 +177,7 @@ class DeadlineExceeded(ServiceError, TimeoutError):
     """The answer did not come in time."""
 
 
-class NotBuilt(ServiceError):
+class Unimplemented(ServiceError):
     """The server does not implement the call."""
 
 

@@ -13,7 +13,7 @@ from logitsieve.utils.options import check_ranges, option
 class CompletionsConfig:
     """Options of `logitsieve serve-gguf`; InvalidRequest names one."""
 
-    host: str = option("127.0.0.1", "Address to bind; loopback unless you say otherwise.")
+    host: str = option("127.0.0.1", "Address to bind, by default loopback.")
     port: int = option(8080, "HTTP port; 0 takes a free one and prints it.", 0, MAX_PORT)
     alias: str | None = option(None, "Name of the model in requests; by default its file's.")
     parallel: int = option(4, "Prompts and continuations that are decoded together.", 1, 64)

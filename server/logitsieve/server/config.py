@@ -23,13 +23,13 @@ class ServeConfig:
     """Options of `logitsieve serve`; InvalidRequest names a bad one."""
 
     model_repository: Path = option(Path("models"), "Folder of <name>/<version>/ indexes.")
-    host: str = option("127.0.0.1", "Address both ports bind; loopback unless you say otherwise.")
+    host: str = option("127.0.0.1", "Address that both ports bind, by default loopback.")
     port: int = option(50051, "gRPC port; 0 takes a free one and prints it.", 0, MAX_PORT)
     http_port: int = option(
         8080, "HTTP port of metrics, probes and console; 0 takes a free one.", 0, MAX_PORT
     )
     console: bool | None = option(
-        None, "Serve the console; unless you say, only on loopback, if `[console]` is installed."
+        None, "Whether to serve the console; by default on loopback, if `[console]` is installed."
     )
     admin: bool = option(True, "Whether there is an admin port.")
     admin_host: str = option("127.0.0.1", "Address the admin port binds.")
@@ -51,7 +51,7 @@ class ServeConfig:
     max_constraint_ids: int = option(
         1 << 20, "Most ids in all constraints of a request together.", 0
     )
-    request_memory_mb: int = option(
+    request_memory_mib: int = option(
         1024, "Most MiB of requests and replies in memory; calls beyond it wait to be read.", 1
     )
     max_streams: int = option(
@@ -109,7 +109,7 @@ class ServeConfig:
     )
     log_format: Literal["text", "json"] = option("text", "How lines of the log are written.")
     log_level: Literal["debug", "info", "warning", "error"] = option(
-        "info", "Least severe lines that the log has."
+        "info", "Minimum level of the log."
     )
 
     def __post_init__(self) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING
 
+import grpc
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from logitsieve.server.metrics import Call
+from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
+SERVICES = {
+    method.name: service.full_name
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
 STAGES = ("admit", "queue", "compute")
 FLUSH_MS = 2000
 
@@ -41,8 +48,9 @@ class Tracing:
             start_time=shift + call.arrived_ns,
             attributes={
                 "rpc.system": "grpc",
+                "rpc.service": SERVICES.get(call.rpc, ""),
                 "rpc.method": call.rpc,
-                "logitsieve.code": call.code,
+                "rpc.grpc.status_code": grpc.StatusCode[call.code].value[0],
                 "logitsieve.model": call.model,
                 "logitsieve.version": call.version,
                 "logitsieve.request_id": call.request_id,

@@ -17,8 +17,8 @@ from logitsieve.api.errors import (
     DeadlineExceeded,
     InvalidRequest,
     ModelNotFound,
-    NotBuilt,
     Unavailable,
+    Unimplemented,
 )
 from logitsieve.client import AdminClient
 from logitsieve.server.metrics import Call
@@ -374,7 +374,7 @@ def test_senseless_requests_change_nothing(served: Administered, models: Path) -
     assert served.health_of("demo@9") == SERVICE_UNKNOWN
     failed = 'logitsieve_version_failed{model="demo",version="9"}'
     assert failed not in get(served.run, "/metrics")[1]
-    with pytest.raises(NotBuilt), AdminClient(served.run.address, timeout_s=WAIT_S) as public:
+    with pytest.raises(Unimplemented), AdminClient(served.run.address, timeout_s=WAIT_S) as public:
         public.load("demo", 1)
     unknown = pytest.raises(grpc.RpcError, match="UNIMPLEMENTED")
     with grpc.insecure_channel(served.admin.address) as channel, unknown:

@@ -66,7 +66,7 @@ def test_calls_without_a_message_keep_no_one_out(serve: Serve, method: str) -> N
         never.wait(WAIT_S)
         yield from ()
 
-    with serve(request_memory_mb=64) as run, grpc.insecure_channel(run.address, OPTIONS) as other:
+    with serve(request_memory_mib=64) as run, grpc.insecure_channel(run.address, OPTIONS) as other:
         calls: Any = [other.stream_unary(method).future(silent()) for _ in range(64)]
         grpc.channel_ready_future(other).result(WAIT_S)
         assert HealthStub(run.channel).Check(HealthCheckRequest(), timeout=WAIT_S).status == SERVING

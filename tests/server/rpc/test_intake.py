@@ -311,7 +311,7 @@ def test_over_a_real_port(serve: Serve, streams: bool) -> None:
         run.raw("Decoder/TopK", GOOD["TopK"].SerializeToString())
         return number
 
-    with serve(request_memory_mb=1) as run, ThreadPoolExecutor(16) as pool:
+    with serve(request_memory_mib=1) as run, ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, range(1, 101), timeout=WAIT_S)) == list(range(1, 101))
 
 

@@ -64,7 +64,7 @@ class Ports:
         """Make an unbound server; with API keys, calls need one of this scope."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
-        memory = config.request_memory_mb << 20
+        memory = config.request_memory_mib << 20
         intake = Intake(memory - memory // PROBES, max_message_bytes, reply)
         probes = Intake(
             memory // PROBES, max_message_bytes, message_s=PROBE_S, quick_s=QUICK_PROBE_S

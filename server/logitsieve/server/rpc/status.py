@@ -38,7 +38,7 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
     errors.DeviceExhausted: StatusCode.RESOURCE_EXHAUSTED,
     errors.DeviceLost: StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
-    errors.NotBuilt: StatusCode.UNIMPLEMENTED,
+    errors.Unimplemented: StatusCode.UNIMPLEMENTED,
     # A request that meets one of these shows a defect of ours.
     errors.LogitsieveError: StatusCode.INTERNAL,
     errors.ServiceError: StatusCode.INTERNAL,
