@@ -23,18 +23,16 @@ __all__ = [
     "LogitsieveError", "__version__", "beam_search", "build", "open_index",
 ]  # fmt: skip
 
-_MODULES = {
-    "AdminClient": "client",
-    "AsyncDecoderClient": "client",
-    "BuildConfig": "index_builder",
-    "DecoderClient": "client",
-    "LocalDecoder": "decoding",
-    "LogitsieveError": "api.errors",
-    "__version__": "version",
-    "beam_search": "client.beam_search",
-    "build": "index_builder",
-    "open_index": "index",
+_NAMES = {
+    "api.errors": ["LogitsieveError"],
+    "client": ["AdminClient", "AsyncDecoderClient", "DecoderClient"],
+    "client.beam_search": ["beam_search"],
+    "decoding": ["LocalDecoder"],
+    "index": ["open_index"],
+    "index_builder": ["BuildConfig", "build"],
+    "version": ["__version__"],
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -117,7 +117,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--parallel 0": "--parallel",
     },
     "serve-gguf": {
-        "": "model: got nothing, allowed: one GGUF file",
+        "": "model: got nothing, allowed: one file",
         "DATA/none.gguf": "model: got DATA/none.gguf",
         "GGUF -m DATA/none.gguf": "model: got both GGUF and --model DATA/none.gguf",
     },

@@ -69,7 +69,7 @@ def command(
     model = options.model or gguf
     if model is None or None not in (options.model, gguf):
         got = "nothing" if model is None else f"both {gguf} and --model {model}"
-        raise InvalidRequest("model", got, "one GGUF file")
+        raise InvalidRequest("model", got, "one file")
     serve(config, config.alias or model.stem, partial(_engine, model, options, config))
 
 
