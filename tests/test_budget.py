@@ -6,12 +6,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 324,
-    "lines of source": 45_037,
-    "lines of core/": 18_809,
-    "lines of tests/": 42_542,
-    "lines of tools/": 4_308,
-    "lines of benchmarks/": 8_651,
+    "files of source": 325,
+    "lines of source": 45_135,
+    "lines of core/": 18_853,
+    "lines of tests/": 42_635,
+    "lines of tools/": 4_312,
+    "lines of benchmarks/": 8_658,
 }
 LONGEST = 70  # lines of a function of the source
 
