@@ -82,6 +82,6 @@ def test_other_vocabularies_and_short_texts_are_refused(make_gguf: Make, tmp_pat
     with LlamaContext(make_gguf()) as one, LlamaContext(make_gguf(seed=1)) as two:
         with pytest.raises(InvalidRequest, match="text: got less than two tokens"):
             compare(one, two, [[5]])
-        refused = f"second: got {re.escape(str(other))}, of another vocabulary"
+        refused = f"model: got {re.escape(str(other))}, of another vocabulary"
         with LlamaContext(other) as three, pytest.raises(InvalidRequest, match=refused):
             compare(one, three, [[5, 6]])
