@@ -1,11 +1,11 @@
-"""Draws at the default grade beside those of `exact`, one row a call, one thread.
+"""Draws at the default grade beside those of `full`, one row a call, one thread.
 
     python -m benchmarks.default_draws smollm2 INDEX CONTEXTS.npy...
 
 INDEX is that of `logitsieve build --weight model.gguf`, CONTEXTS [N, D] what `logitsieve capture
 -m` made of text that nothing was fitted on. Times are of the thread's CPU, so that other work
 on the machine counts as little as it can; calls of both heads alternate. Log-probabilities are
-compared with those of `exact`. Results join those of other models in results/default_draws.json.gz.
+compared with those of `full`. Results join those of other models in results/default_draws.json.gz.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from logitsieve.api.results import Float32, Float64, SampleReply
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 
-HEADS = "exact", "sketch"
+HEADS = "full", "sketch"
 TEMPERATURES = 0.8, 1.0
 FILTERS: dict[str, dict[str, float]] = {
     "unfiltered": {},
@@ -83,7 +83,7 @@ def compare(decoder: LocalDecoder, hidden: Float32, options: dict[str, Any]) -> 
     ids = np.array([[each.ids[0, 0] for each in replies[head]] for head in HEADS])
     log_probs = np.array([[each.log_probs[0, 0] for each in replies[head]] for head in HEADS])
     off = np.abs(log_probs[0] - log_probs[1])[ids[0] == ids[1]].astype(float)
-    proven = float(np.mean([each.answer.exact[0] for each in replies["sketch"]]))
+    proven = float(np.mean([each.answer.proven[0] for each in replies["sketch"]]))
     found = {"us": {head: times.round(1).tolist() for head, times in us.items()}}
     return found | {"differ": int((ids[0] != ids[1]).sum()), "proven": proven, "off": off.tolist()}
 

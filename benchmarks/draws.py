@@ -55,9 +55,9 @@ def main() -> None:
 
 
 def sketch_of(data: Dataset, path: Path) -> Index:
-    """An index with the heads `exact` and `sketch`, built where there is none."""
+    """An index with the heads `full` and `sketch`, built where there is none."""
     if not path.exists():
-        data.build(path, heads=("exact", "sketch")).close()
+        data.build(path, heads=("full", "sketch")).close()
     return open_index(path)
 
 
@@ -65,7 +65,7 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
     """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
     wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
     hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
-    decoder, held = LocalDecoder(index), {"exact", *raw.grades_of(index)}
+    decoder, held = LocalDecoder(index), {"full", *raw.grades_of(index)}
     times, rows = {}, {}
     for name, (options, samples, warper) in ASKED.items():
         contenders: dict[str, Search] = {

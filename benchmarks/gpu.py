@@ -26,7 +26,7 @@ from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.heads import HEADS, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads.full import DrawOptions
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.utils.floats import narrowed
 
@@ -71,21 +71,21 @@ def make(shape: str, dtype: str, device: torch.device, options: argparse.Namespa
     made = generate(*map(int, shape.split("x")))
     softmax = Softmax(narrowed(made["weight"], dtype), made["bias"])
     registry, on_device = GpuBackend(device).adapted(HEADS, softmax)
-    exact: Any = make_heads(registry, on_device, {}, {}, 1)["exact"]
+    full: Any = make_heads(registry, on_device, {}, {}, 1)["full"]
     fit = torch.from_numpy(made["fit"][: options.contexts]).to(device)
-    parts = {"screen": lists(exact, fit, options.clusters), "svd": preview_arrays(softmax, RANK)}
-    knobs: dict[str, dict[str, float]] = {"exact": {}, "screen": {}, "svd": {}}
+    parts = {"screen": lists(full, fit, options.clusters), "svd": preview_arrays(softmax, RANK)}
+    knobs: dict[str, dict[str, float]] = {"full": {}, "screen": {}, "svd": {}}
     return Measured(softmax, make_heads(registry, on_device, parts, knobs, 1), made["test"])
 
 
-def lists(exact: Any, fit: Tensor, clusters: int) -> Arrays:
+def lists(full: Any, fit: Tensor, clusters: int) -> Arrays:
     """Return a screen whose centroids are the first contexts, with all labels of each's contexts.
 
     It is plainer than what the builder learns, so its precision is measured beside its time.
     """
     centroids = torch.nn.functional.normalize(fit[:clusters])
     owners = (fit @ centroids.T).argmax(dim=1)
-    labels = torch.as_tensor(exact.topk(fit, DEEP).ids)
+    labels = torch.as_tensor(full.topk(fit, DEEP).ids)
     pairs = torch.stack([owners[:, None].expand_as(labels).flatten(), labels.flatten()])
     own, ids = np.unique(pairs.cpu().numpy(), axis=1)
     offsets = np.searchsorted(own, np.arange(len(centroids) + 1)).astype(np.int32)
@@ -119,7 +119,7 @@ def calls(
         for name, head in made.heads.items():
             yield name, k, partial(head.topk, hidden, k)
     yield "torch", 0, lambda: linear(stored, weight, bias).softmax(1).multinomial(1)
-    yield "exact", 0, partial(made.heads["exact"].draw, rows, DrawOptions(1, seeds))
+    yield "full", 0, partial(made.heads["full"].draw, rows, DrawOptions(1, seeds))
 
 
 def product_and_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> object:
@@ -141,8 +141,8 @@ def median_us(call: Call, device: torch.device, repeats: int) -> float:
 
 def precision(made: Measured, name: str) -> float:
     """Return the share of contexts whose best id the head finds."""
-    mine, exact = (made.heads[each].topk(made.test, 1).ids for each in (name, "exact"))
-    return float(np.mean(mine == exact))
+    mine, full = (made.heads[each].topk(made.test, 1).ids for each in (name, "full"))
+    return float(np.mean(mine == full))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ loop that does nothing else. Entry kernels are called directly; benchmarks.scree
 has what Python adds.
 
 With `--model NAME INDEX CONTEXTS`, again for each model, the bytes, thread CPU time and bandwidth
-of each grade of its sketch and of `exact`, on contexts that `logitsieve capture` wrote.
+of each grade of its sketch and of `full`, on contexts that `logitsieve capture` wrote.
 """
 
 import statistics
@@ -23,7 +23,7 @@ from benchmarks.machine import aligned, describe, fused_peak, level_of
 from benchmarks.model_kernels import K, measure_model
 from benchmarks.tables.service import kernels as table
 from benchmarks.tables.service import model_kernels as model_table
-from logitsieve.heads import ExactHead, ScreenHead, SketchHead, Softmax
+from logitsieve.heads import FullHead, ScreenHead, SketchHead, Softmax
 from logitsieve.index_builder.fit import sketch as fit
 from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.kernels.topk.exact_topk import csr_logits
@@ -77,7 +77,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     weight = aligned(random.standard_normal((vocab_size, dim), np.float32) * decay)
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
     hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
-    exact = ExactHead(softmax)
+    full = FullHead(softmax)
     moments = fit.second_moments(weight, fit.RIDGE), fit.second_moments(hidden, fit.CONTEXT_RIDGE)
     basis = fit.rotated_at_random(fit.balanced(*moments), FIRST, seed=0)
     sketch = fit.code(rotate(softmax, rounded(basis)), FIRST)
@@ -91,7 +91,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
         "offsets": np.arange(CLUSTERS + 1, dtype=np.int32) * LISTED,
         "ids": np.concatenate(lists).astype(np.int32),
     }
-    screen = ScreenHead.from_arrays(softmax, arrays, fallback=exact, threads=1, knobs={})
+    screen = ScreenHead.from_arrays(softmax, arrays, fallback=full, threads=1, knobs={})
     whole, listed = weight.nbytes, LISTED * dim * 4
     codes, hot = CLUSTERS * dim, min(weight.nbytes, CLUSTERS * LISTED * dim * 4)
     rows = {n: cycle([hidden[i : i + n] for i in range(0, len(hidden), n)]) for n in (1, 64)}
@@ -105,10 +105,10 @@ def works(vocab_size: int, dim: int) -> list[Work]:
         read, coded = bounds + turned, count * (byte_products + turned / 2)
         routed = count * (codes + listed)
         return [
-            Work("exact", lambda: exact.topk(some(), K), count, whole, whole, products),
+            Work("full", lambda: full.topk(some(), K), count, whole, whole, products),
             Work("sketch 0", lambda: bounded.topk(some(), K), count, read, bounds, coded),
             Work("screen", lambda: screen.topk(some(), K), count, routed, hot, count * listed / 4),
-            Work("log Z", lambda: exact.log_z(some(), 1.0), count, whole, whole, 2 * products),
+            Work("log Z", lambda: full.log_z(some(), 1.0), count, whole, whole, 2 * products),
         ]
 
     def csr() -> None:
@@ -118,7 +118,7 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     return [
         *works,
         Work("csr_logits", csr, 1, listed, listed, listed / 2),
-        Work("quick log Z, B=1", lambda: exact.quick_log_z(row()), 1, whole, whole, whole / 4),
+        Work("quick log Z, B=1", lambda: full.quick_log_z(row()), 1, whole, whole, whole / 4),
     ]
 
 

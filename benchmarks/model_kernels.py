@@ -74,15 +74,15 @@ def read_rate(size: int) -> float:
 
 
 def measure_model(name: str, index: Path, contexts: Path) -> list[dict[str, Any]]:
-    """Each grade of a sketch, and `exact`, for batches of one row and more."""
+    """Each grade of a sketch, and `full`, for batches of one row and more."""
     opened = open_index(index)
     held, most = open_contexts(contexts, opened.softmax.dim), max(BATCHES)
     starts = np.arange(ROWS) * (held.rows - most) // ROWS
     batches = {n: [held.take(start + np.arange(n)) for start in starts] for n in BATCHES}
     calls: dict[tuple[str, int], list[Callable[[], object]]] = {}
-    sizes: dict[str, float] = {"exact": opened.softmax.stored.nbytes}
+    sizes: dict[str, float] = {"full": opened.softmax.stored.nbytes}
     for label, head in _heads(opened).items():
-        if label != "exact":
+        if label != "full":
             sizes[label] = sketch_bytes(head, held.take(starts))
         for count, rows in batches.items():
             calls[label, count] = [lambda h=head, r=r: h.topk(r, K) for r in rows]  # type: ignore[misc]
@@ -105,4 +105,4 @@ def measure_model(name: str, index: Path, contexts: Path) -> list[dict[str, Any]
 
 def _heads(index: Index) -> dict[str, Any]:
     grades = {f"sketch {grade:g}": index.head("sketch", max_error=grade) for grade in GRADES}
-    return {"exact": index.head("exact"), **grades}
+    return {"full": index.head("full"), **grades}

@@ -20,7 +20,7 @@ from benchmarks.race.points import FLOAT32, Race
 from benchmarks.tables.races import BATCHES
 
 SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
-COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve exact": "#6fb79c"}
+COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve full": "#6fb79c"}
 STYLE = {
     "font.size": 10,
     "axes.spines.top": False,

@@ -17,7 +17,7 @@ from logitsieve.index import Index
 LEAST_GBPS = {"L1": 20.0, "L2": 20.0, "DRAM": 3.0}
 RESULTS = Path(__file__).parent / "results"
 GRADED = {f"sketch {grade:g}": grade for grade in GRADES}  # of `max_error`, by label
-EARLIER = dict(zip(("certified", "assured", "estimated"), GRADED, strict=True))  # labels
+EARLIER = dict(zip(("certified", "assured", "estimated"), GRADED, strict=True)) | {"exact": "full"}
 
 
 def parser(about: str | None, out: str) -> argparse.ArgumentParser:
@@ -42,7 +42,7 @@ def grades_of(index: Index) -> dict[str, float]:
 def read(path: Path) -> Any:
     """The results, with today's labels; an empty dictionary where there are none yet."""
     text = gzip.decompress(path.read_bytes()).decode() if path.exists() else "{}"
-    labels = rf'("|\blogitsieve )({"|".join(EARLIER)})\b'
+    labels = rf'("|\blogitsieve )({"|".join(EARLIER)})\b(?! by)'
     return json.loads(re.sub(labels, lambda label: label[1] + EARLIER[label[2]], text))
 
 

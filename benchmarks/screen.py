@@ -40,10 +40,10 @@ def main() -> None:
 def measure(index: Index, unseen: np.ndarray) -> dict[str, Any]:
     """Precision on all unseen contexts, and us/row of everything at each batch size."""
     blocks = (unseen[i : i + 256] for i in range(0, len(unseen), 256))
-    found = evaluate(index.head("screen"), index.head("exact"), blocks, (1, 5))
+    found = evaluate(index.head("screen"), index.head("full"), blocks, (1, 5))
     contenders: dict[str, Search] = {
         name: ExactPeer(name, index.softmax).topk for name in MAKERS
-    } | {f"logitsieve {name}": index.head(name).topk for name in ("exact", "screen")}
+    } | {f"logitsieve {name}": index.head(name).topk for name in ("full", "screen")}
     contenders["logitsieve sketch 0"] = index.head("sketch", max_error=0.0).topk
     return {
         "machine": describe(),

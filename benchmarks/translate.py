@@ -133,7 +133,7 @@ class Peer:
         values, best = torch.topk(sums.view(-1, beams_in * size), beams_out)
         parents, tokens = (each.astype(np.int32) for each in np.divmod(best.numpy(), size))
         ended, ranks = np.isin(tokens, options["eos_ids"]), values.numpy()
-        answer = SimpleNamespace(exact=np.zeros(len(hidden), np.bool_))
+        answer = SimpleNamespace(proven=np.zeros(len(hidden), np.bool_))
         return SimpleNamespace(
             parents=parents,
             tokens=tokens,
@@ -205,8 +205,8 @@ def main() -> None:
     local, searches = LocalDecoder(index), {}
     for beams in options.beams:
         racing = {name: Clocked(peer, {}) for name, peer in peers(index.softmax).items()}
-        racing["exact"] = Clocked(local, {"head": "exact"})
-        points = {n: t for n, t in POINTS.items() if t.get("head", "exact") in index.heads}
+        racing["full"] = Clocked(local, {"head": "full"})
+        points = {n: t for n, t in POINTS.items() if t.get("head", "full") in index.heads}
         racing |= {name: Clocked(local, target) for name, target in points.items()}
         if options.also:
             racing[WITHOUT_TARGET] = Clocked(LocalDecoder(open_index(options.also)), {})
@@ -262,7 +262,7 @@ def _search(
     figures, references = {}, [" ".join(target) for _, target in pairs]
     for name, clocked in racing.items():
         lines = [" ".join(model.target_words[w] for w in t if w > 2) for t in found[name]]
-        same = [ours == true for ours, true in zip(found[name], found["exact"], strict=True)]
+        same = [ours == true for ours, true in zip(found[name], found["full"], strict=True)]
         figures[name] = {
             "bleu": corpus_bleu(lines, [references], tokenize="none", force=True).score,
             "us_per_row": clocked.nanoseconds / clocked.rows / 1000,

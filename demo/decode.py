@@ -15,7 +15,7 @@ from logitsieve.api.results import Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.training.vocabulary import END, Vocabulary
 
-HEADS = ("exact", "sketch", "screen")
+HEADS = ("full", "sketch", "screen")
 
 # Spacing around punctuation, applied in order to text with spaces between all tokens.
 JOINS = (
@@ -113,7 +113,7 @@ class Writer:
             length_penalty=0.0,
             model=self.label,
             head=head,
-            normalizer="exact",
+            normalizer="full",
         )
         return result.hypotheses[0][0].tokens
 

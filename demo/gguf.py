@@ -109,7 +109,7 @@ def indexed(path: Path, threads: int, stages: Stages) -> Index:
                 None,
                 gguf_primer(path, os.cpu_count() or 1, bars),
                 folder,
-                heads=("exact", "sketch"),
+                heads=("full", "sketch"),
                 config=BuildConfig(threads=os.cpu_count() or 1),
                 progress=bars,
             ).close()

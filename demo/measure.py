@@ -34,7 +34,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Measurements of `index`: speed of each of HEADS, precision of those after `exact`."""
+    """Measurements of `index`: speed of each of HEADS, precision of those after `full`."""
 
     index: Index
     precision: Mapping[str, Evaluation]
@@ -54,8 +54,8 @@ def measure(
         for start in range(0, len(hidden_ND), BLOCK):
             yield hidden_ND[start : start + BLOCK]
 
-    exact, *others = HEADS
-    judge, precision = Judge(index.head(exact), blocks, KS), {}
+    full, *others = HEADS
+    judge, precision = Judge(index.head(full), blocks, KS), {}
     for done, name in enumerate(others, start=1):
         precision[name] = judge.evaluate(index.head(name))
         progress("judge", done, len(others))

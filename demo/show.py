@@ -104,8 +104,8 @@ def conditions(numbers: Numbers) -> str:
 
 
 def numbers_table(numbers: Numbers) -> Table:
-    """Return times of each head with its speed-up over `exact`, and its precision."""
-    exact, *others = HEADS
+    """Return times of each head with its speed-up over `full`, and its precision."""
+    full, *others = HEADS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for name in HEADS:
@@ -115,7 +115,7 @@ def numbers_table(numbers: Numbers) -> Table:
         ("softmax in the server, \u00b5s per row", "compute"),
         ("whole step through gRPC, \u00b5s per row", "step"),
     ):
-        before = getattr(numbers.speed[exact], field)
+        before = getattr(numbers.speed[full], field)
         times = {name: getattr(numbers.speed[name], field) for name in others}
         cells = [f"{us:,.0f} [b]{before / us:,.1f}x[/b]" for us in times.values()]
         table.add_row(title, f"{before:,.0f}", *cells)
@@ -130,39 +130,39 @@ def numbers_table(numbers: Numbers) -> Table:
 
 
 def completions_table(completions: Iterable[Completion]) -> Table:
-    """Return each prompt's completion by `exact`, and the other heads' if it differs."""
-    exact, *others = HEADS
+    """Return each prompt's completion by `full`, and the other heads' if it differs."""
+    full, *others = HEADS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("search", style="cyan", no_wrap=True)
-    table.add_column(f"[b]prompt[/b] and its completion by {exact}")
+    table.add_column(f"[b]prompt[/b] and its completion by {full}")
     for name in others:
         table.add_column(name, min_width=len(name))
     for each in completions:
-        text = Text.assemble((each.prompt, "bold"), " ", each.by_head[exact])
-        differences = [difference(each.by_head[exact], each.by_head[name]) for name in others]
+        text = Text.assemble((each.prompt, "bold"), " ", each.by_head[full])
+        differences = [difference(each.by_head[full], each.by_head[name]) for name in others]
         table.add_row(each.search, text, *differences)
     return table
 
 
-def difference(exact: str, other: str) -> Text:
+def difference(full: str, other: str) -> Text:
     """Return "same", or `other` with the words after the common beginning in a style."""
-    if exact == other:
+    if full == other:
         return Text("same", "green")
-    words, pairs = other.split(" "), zip(exact.split(" "), other.split(" "), strict=False)
+    words, pairs = other.split(" "), zip(full.split(" "), other.split(" "), strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     same, changed = words[:common], words[common:]
     return Text(" ").join([*map(Text, same), *(Text(word, "yellow") for word in changed)])
 
 
 def agreement(completions: Sequence[Completion]) -> str:
-    """Return the number of completions of each head that equal the exact head's."""
-    exact, *others = HEADS
+    """Return the number of completions of each head that equal those of `full`."""
+    full, *others = HEADS
     counts = {
-        name: sum(each.by_head[name] == each.by_head[exact] for each in completions)
+        name: sum(each.by_head[name] == each.by_head[full] for each in completions)
         for name in others
     }
     listed = ", ".join(f"{name} {count} of {len(completions)}" for name, count in counts.items())
-    return f"the same text as {exact}: {listed}"
+    return f"the same text as {full}: {listed}"
 
 
 def wait_for_enter(console: Console, address: str, stdin: TextIO) -> None:

@@ -49,7 +49,7 @@ def main(path: str) -> None:
         max_tokens=8,
         n_best=2,
         head="sketch",
-        normalizer="exact",
+        normalizer="full",
     )
     for sentence, hypotheses in enumerate(result.hypotheses):
         for hypothesis in hypotheses:

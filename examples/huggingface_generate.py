@@ -32,7 +32,7 @@ def main(folder: str, path: str, prompt: str) -> None:
 
     options = {"max_new_tokens": 20, "do_sample": False, "num_beams": 4, "pad_token_id": 0}
     plain = model.generate(**inputs, **options)
-    with attach(model, decoder, head="sketch", normalizer="exact"):
+    with attach(model, decoder, head="sketch", normalizer="full"):
         answered = model.generate(**inputs, **options)
     print(tokenizer.decode(answered[0]))
     print("the same ids" if torch.equal(plain, answered) else "other ids")

@@ -34,7 +34,7 @@ def main(address: str, model: str) -> None:
     k.set_data_from_numpy(np.array([5], np.int32))
     result = client.infer(model, [rows, k], parameters={"head": "sketch"})
     print(result.as_numpy("ids"))
-    print("proven", result.as_numpy("exact").tolist())
+    print("proven", result.as_numpy("proven").tolist())
     client.close()
 
 

@@ -29,7 +29,7 @@ def blocking(address: str, model: str) -> int:
         dim = decoder.model(model).dim
         hidden = np.random.default_rng(0).standard_normal((8, dim))
         reply = decoder.topk(hidden, 3, model=model, head="sketch")
-        print("one call ", reply.ids[:, 0].tolist(), "proven", bool(reply.answer.exact.all()))
+        print("one call ", reply.ids[:, 0].tolist(), "proven", bool(reply.answer.proven.all()))
         with decoder.stream() as stream:
             rows = [stream.topk(row, 3, model=model, head="sketch") for row in hidden]
         print("stream   ", [int(reply.ids[0, 0]) for reply in rows])

@@ -128,7 +128,7 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def gguf_index(make_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the exact and the head sketch of the small model, small@1."""
+    """An index of the full and the head sketch of the small model, small@1."""
     from logitsieve.llamacpp import GgufModel
     from tests.client.test_llamacpp import write_gguf_index
 

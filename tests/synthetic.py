@@ -153,23 +153,23 @@ ARRAYS: dict[str, Callable[[Softmax], Arrays]] = {
 def make_head(
     name: str, softmax: Softmax, threads: Any = 1, arrays: Any = None, **knobs: float
 ) -> Head:
-    """The head of that name, over these arrays or random ones, with the exact head behind it."""
-    exact = HEADS["exact"].from_arrays(softmax, {}, fallback=None, threads=threads, knobs={})
-    if name == "exact":
-        return exact.with_knobs(**knobs)
+    """The head of that name, over these arrays or random ones, with the full head behind it."""
+    full = HEADS["full"].from_arrays(softmax, {}, fallback=None, threads=threads, knobs={})
+    if name == "full":
+        return full.with_knobs(**knobs)
     arrays = arrays or ARRAYS[name](softmax)
-    return HEADS[name].from_arrays(softmax, arrays, fallback=exact, threads=threads, knobs=knobs)
+    return HEADS[name].from_arrays(softmax, arrays, fallback=full, threads=threads, knobs=knobs)
 
 
 def write_heads(out: Path, softmax: Softmax, *names: str, **more: Any) -> Path:
-    """Write an index of the exact head and of these, the first of which is the default one."""
-    parts, heads = dict[str, Arrays](), {"exact": HeadEntry()}
+    """Write an index of the full head and of these, the first of which is the default one."""
+    parts, heads = dict[str, Arrays](), {"full": HeadEntry()}
     knobs = {"screen": {"probes": 1.0}, "sketch": {} if "parts" in more else {"max_error": 0.0}}
     for name in names:
         part = HEADS[name].part
         assert part is not None
         parts[part.name] = ARRAYS[name](softmax)
         heads[name] = HeadEntry(part.name, knobs.get(name, {}))
-    default = names[0] if names else "exact"
+    default = names[0] if names else "full"
     usual: dict[str, Any] = {"parts": parts, "heads": heads, "default_head": default}
     return write_index(out, softmax=softmax, **usual | more)

@@ -199,7 +199,7 @@ def test_the_demo_and_a_build_with_a_screen_load_no_torch(tmp_path: Path) -> Non
     np.save(tmp_path / "W.npy", softmax.weight)
     np.save(tmp_path / "H.npy", np.float32(make_hidden(600)))
     given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
-    heads, out = "exact,screen,sketch,svd,lsh,frequency", tmp_path / "lm" / "1"
+    heads, out = "full,screen,sketch,svd,lsh,frequency", tmp_path / "lm" / "1"
     without_torch(
         "import demo.run, demo.warm, demo.gguf",
         "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline",

@@ -94,7 +94,7 @@ def fixed_answer(request: pb.TopKRequest, context: object) -> pb.TopKResponse:
     for tensor, array in (
         (response.ids, np.full((rows, 1), 7, np.int32)),
         (response.logits, logits),
-        (response.answer.exact, np.ones(rows, np.bool_)),
+        (response.answer.proven, np.ones(rows, np.bool_)),
         (response.answer.scanned, np.ones(rows, np.int32)),
         (response.answer.fallback, np.zeros(rows, np.bool_)),
     ):

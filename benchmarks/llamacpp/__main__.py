@@ -87,7 +87,7 @@ def prepared_index(name: str) -> Path:
     if not out.exists():
         gguf, threads = model_file(name), os.cpu_count() or 1
         contexts, config = gguf_primer(gguf, threads, no_progress), BuildConfig(threads=threads)
-        build(gguf, None, contexts, out, heads=("exact", "sketch"), config=config)
+        build(gguf, None, contexts, out, heads=("full", "sketch"), config=config)
     return out
 
 
@@ -156,7 +156,7 @@ def decode(
             began = perf_counter()
             chosen = head.choose(rows, [UNEDITED], drawing and drawing._replace(step=step))
             head_s += perf_counter() - began
-            scanned, proven = scanned + int(chosen.scanned[0]), proven + int(chosen.exact[0])
+            scanned, proven = scanned + int(chosen.scanned[0]), proven + int(chosen.proven[0])
         rows = context.step({0: token})
     seconds = perf_counter() - start
     context.headless = False

@@ -20,7 +20,7 @@ from logitsieve.client.llamacpp_heads import (
 from logitsieve.decoding import LocalDecoder
 
 PEER, BODY = "llama.cpp", "body"
-HEADS = ("exact", *GRADED, "screen")  # and grades of the sketch
+HEADS = ("full", *GRADED, "screen")  # and grades of the sketch
 DRAWN: Mapping[str, SampleOptions] = {
     "no filter": {"seeds": 1, "temperature": 0.8},
     "top_p 0.95": {"seeds": 1, "temperature": 0.8, "top_p": 0.95},

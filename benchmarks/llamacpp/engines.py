@@ -32,7 +32,7 @@ from logitsieve.utils.options import no_progress
 WAYS = {"greedy": None, "top_p 0.95": DRAWN["top_p 0.95"]}
 THREADS = (1, 2)
 MINUTES, TOKENS, TEXTS, POSITIONS = 14.0, 20, 6, 256
-LEFT_OUT = ("exact", "screen")  # of our heads
+LEFT_OUT = ("full", "screen")  # of our heads
 
 Texts = Mapping[str, list[tuple[list[int], int]]]  # by kind: tokens, those read at once
 

@@ -110,7 +110,7 @@ def count_heads(
                 part = slice(start, start + size)
                 top = decoder.topk(hidden[part], 1, **target)
                 right[part] &= top.ids[:, 0] == best[part]
-                proven[part] &= top.answer.exact
+                proven[part] &= top.answer.proven
         count(found, name, right, proven)
 
 

@@ -1,11 +1,11 @@
 """The service under load, in some five minutes. `python -m benchmarks.load --help`.
 
 closed     1, 16 and 64 clients, each with its next call when it has the answer to the last, of
-           1, 8 and 64 rows a call: the index's own head, the head `exact`, and an echo on the
+           1, 8 and 64 rows a call: the index's own head, the head `full`, and an echo on the
            same gRPC stack that answers all by one reply. The echo is what the transport costs.
-batching   64 clients with single rows of `exact`: each request alone, then batches of those that
+batching   64 clients with single rows of `full`: each request alone, then batches of those that
            queue, by how long a request waits for others (--batch-delay-us).
-overload   64 rows of `exact` a call: the peak of a closed loop, then twice as many calls as that,
+overload   64 rows of `full` a call: the peak of a closed loop, then twice as many calls as that,
            which arrive whatever becomes of those before them and wait 1 s. Goodput is answers in
            time; who is refused must hear RESOURCE_EXHAUSTED with grpc-retry-pushback-ms, or
            DEADLINE_EXCEEDED. The aim: a goodput of at least 0.9 of the peak.
@@ -89,7 +89,7 @@ def measure(index: Index, contexts: Path, seconds: float, parts: list[str]) -> d
 
 
 def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
-    """Results by rows and clients: the default head, exact, and an echo of such a reply."""
+    """Results by rows and clients: the default head, full, and an echo of such a reply."""
     found = []
     for rows in ROWS:
         hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
@@ -103,15 +103,15 @@ def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, An
                 runs = {
                     "echo": load(replace(asked, address=other)),
                     "own head": load(asked),
-                    "exact": load(replace(asked, head="exact")),
+                    "full": load(replace(asked, head="full")),
                 }
                 found.append({"rows": rows, "clients": clients, "runs": runs})
     return found
 
 
 def batching(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
-    """Single rows of the exact head: one request a batch, and batches by how long they wait."""
-    asked = replace(plan, rows=1, head="exact", clients=max(CLIENTS))
+    """Single rows of the full head: one request a batch, and batches by how long they wait."""
+    asked = replace(plan, rows=1, head="full", clients=max(CLIENTS))
     with server(index, cpus) as address:
         runs = {"alone": load(replace(asked, address=address, alone=True))}
     for delay_us in (0, 100, 200):
@@ -123,7 +123,7 @@ def batching(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, Any]]:
 def overload(index: Index, plan: Plan, cpus: list[int]) -> dict[str, Any]:
     """Goodput at the peak, and when OVERLOAD times that arrives."""
     with server(index, cpus) as address:
-        asked = replace(plan, address=address, rows=OVERLOAD_ROWS, head="exact", clients=16)
+        asked = replace(plan, address=address, rows=OVERLOAD_ROWS, head="full", clients=16)
         peak = load(asked, "wire")
         arriving = OVERLOAD * peak["good_per_s"]
         flood = replace(asked, per_s=arriving, timeout_s=1.0, warm_s=SETTLE_S)

@@ -33,23 +33,23 @@ CLUSTERS, BUDGET = (50, 100, 200, 250), 60.0
 PLAIN, TRAINED = 0, BuildConfig().rounds
 JUDGED_AT_ONCE, TIMED = 256, 2048
 BEAMS, LONGEST = (1, 5), 80
-POINTS: dict[str, NormalizerName] = {"exact": "exact"}  # by head
+POINTS: dict[str, NormalizerName] = {"full": "full"}  # by head
 POINTS |= {"graph": "candidates", "screen": "candidates"}
 RANK, FIRST = 20, 1000  # of the low-rank tail; words in adaptive softmax's first level
-SCORED: dict[str, NormalizerName] = {"exact": "exact", "sketch": "sketch"}
+SCORED: dict[str, NormalizerName] = {"full": "full", "sketch": "sketch"}
 SCORED |= {"svd": "lowrank", "graph": "lowrank", "screen": "lowrank"}
 SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
 WORDS_SHOWN = 24
 
 
 def table_3(options: Options) -> Rows:
-    """BLEU by head and beams, and the time of the softmax alone over the exact head's."""
+    """BLEU by head and beams, and the time of the softmax alone over the full head's."""
     folder = SHARED / "data" / "nmt-de-en"
     module = load_model_file(folder / "nmt_model.py")
     model = module.Translator.load(folder)
     pairs = read_pairs(folder / "test.tsv")
     data = load("nmt-captions")
-    heads = ("exact", "sketch", "screen")  # the screen passes rows on to `sketch`
+    heads = ("full", "sketch", "screen")  # the screen passes rows on to `sketch`
     with fitted(data, heads) as index:
         plain, walking = LocalDecoder(index), WalkingDecoder(index, data)
         plain.warm()
@@ -151,9 +151,9 @@ def table_5(options: Options) -> Rows:
     blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
     for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
         about = {"seed": seed, "clusters": clusters, "rounds": rounds}
-        with fitted(data, ("exact", "screen"), budget=BUDGET, **about) as index:
+        with fitted(data, ("full", "screen"), budget=BUDGET, **about) as index:
             head = index.head("screen")
-            score = evaluate(head, index.head("exact"), blocks, (1, 5))
+            score = evaluate(head, index.head("full"), blocks, (1, 5))
             us = us_per_row(head, data.test[:TIMED], 5, 1)
         row = {f"p{k}": score.precision[k].mean for k in (1, 5)}
         row |= {"candidates": score.scanned[5], "us_per_row": us}
@@ -166,7 +166,7 @@ def table_6(options: Options) -> Rows:
     data = load("lm-docs")
     words = np.load(SHARED / "data" / "lm-docs-10k-200.npz")["y_test"]
     targets = words[len(words) - len(data.test) :, None].astype(np.int32)
-    heads = ("exact", "sketch", "screen", "svd")
+    heads = ("full", "sketch", "screen", "svd")
     with fitted(data, heads, svd_width=RANK) as index:
         plain, walking = LocalDecoder(index), WalkingDecoder(index, data)
         ways: dict[str, Way] = {}
@@ -198,7 +198,7 @@ def table_7(options: Options) -> Rows:
     """Words of the trained clusters of the demo, the shortest lists first, without common ones."""
     words = (DEMO_MODEL / "vocab.txt").read_text(encoding="utf-8").split("\n")
     data = load("demo")
-    with fitted(data, ("exact", "screen"), clusters=100, budget=BUDGET) as index:
+    with fitted(data, ("full", "screen"), clusters=100, budget=BUDGET) as index:
         part = read_contents(index.path).parts["screen"]
         lists = np.split(part["ids"], part["offsets"][1:-1])
         common = np.bincount(part["ids"], minlength=len(words))

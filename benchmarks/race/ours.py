@@ -16,10 +16,10 @@ from benchmarks.race.peers.fgd import BUILD_EF, LINKS, GraphHead, graph_arrays
 from benchmarks.race.prepare import CACHE
 from benchmarks.raw import grades_of
 from logitsieve.api.results import Float32
-from logitsieve.heads import HEADS, ExactHead, Head, LshHead, Softmax
+from logitsieve.heads import HEADS, FullHead, Head, LshHead, Softmax
 from logitsieve.index import open_index
 from logitsieve.index_builder import BuildConfig
-from logitsieve.index_builder.fitting import EXACT, SKETCH
+from logitsieve.index_builder.fitting import FULL, SKETCH
 from logitsieve.index_builder.pipeline import FITS
 from logitsieve.index_builder.reduction import augmented, draw_planes, hash_vectors, query_planes
 from logitsieve.kernels.retrieval.hash_tables import bucket_tables
@@ -27,12 +27,12 @@ from logitsieve.utils.options import Progress
 
 TARGETS = ({"p1": 0.98, "p5": 0.95}, {"p1": 0.998, "p5": 0.99})  # a screen is learnt for each
 CLUSTERS_TRIED = (50, 100, 200)
-RACED = tuple(name for name in HEADS if name == EXACT or name in FITS)
-LEARNT = (EXACT, SKETCH, "screen")  # what the first target is asked of
+RACED = tuple(name for name in HEADS if name == FULL or name in FITS)
+LEARNT = (FULL, SKETCH, "screen")  # what the first target is asked of
 LARGE = 100_000_000  # numbers of W
 SECONDS_FILE = "build-seconds.txt"
 KINDS = {
-    "exact": "dense float32",
+    "full": "dense float32",
     SKETCH: "bounds of all logits",
     "screen": "lists by context",
     "frequency": "lists by context",
@@ -137,9 +137,9 @@ def _made(
     threads: Sequence[int],
     fixed: Knobs = NO_KNOBS,
 ) -> HeadMethod:
-    exact = ExactHead(softmax)
+    full = FullHead(softmax)
     heads = {
-        count: kind.from_arrays(softmax, arrays, fallback=exact, threads=count, knobs={})
+        count: kind.from_arrays(softmax, arrays, fallback=full, threads=count, knobs={})
         for count in {1, *threads}
     }
     size = sum(each.nbytes for each in arrays.values())
@@ -150,7 +150,7 @@ def _to_build(data: Dataset, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return all heads if an index of them exists, else those that a race of `wanted` needs."""
     if _folder(data, RACED).exists():
         return RACED
-    needed = {EXACT, *wanted, *(LEARNT if "screen" in wanted else ())}
+    needed = {FULL, *wanted, *(LEARNT if "screen" in wanted else ())}
     return tuple(name for name in RACED if name in needed)
 
 

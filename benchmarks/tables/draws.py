@@ -11,7 +11,7 @@ from logitsieve.api.keywords import Target
 
 PROOF: Target = {"head": "sketch", "max_error": 0.0}
 HEADS: Mapping[str, Target] = {
-    "exact": {"head": "exact"},
+    "full": {"head": "full"},
     "sketch 0": PROOF,
     "sketch 0.001": {"head": "sketch", "max_error": 1e-3},
 }
@@ -45,37 +45,37 @@ def draws(found: dict[str, Any]) -> str:
 
 
 def default_draws(found: dict[str, Any]) -> str:
-    """Mean microseconds, how many times those of `exact`, and the errors of log p."""
+    """Mean microseconds, how many times those of `full`, and the errors of log p."""
     rows = []
     for name, one in found.items():
         shape = f"{name}: V = {one['vocab_size']:,}, D = {one['dim']:,}"
         for asked, ways in one["asked"].items():
             row = [shape, asked]
             for way in ("plain", "scored"):
-                exact, sketch = (np.array(ways[way]["us"][head]) for head in ("exact", "sketch"))
-                means = f"{digits(float(exact.mean()))} / {digits(float(sketch.mean()))}"
-                ratios = f"{exact.mean() / sketch.mean():.2f}x, {np.median(exact / sketch):.2f}x"
+                full, sketch = (np.array(ways[way]["us"][head]) for head in ("full", "sketch"))
+                means = f"{digits(float(full.mean()))} / {digits(float(sketch.mean()))}"
+                ratios = f"{full.mean() / sketch.mean():.2f}x, {np.median(full / sketch):.2f}x"
                 row += [means, ratios]
             off = np.array(ways["scored"]["off"])
             row += [f"{np.sqrt((off**2).mean()):.4f}, {off.max():.4f}"]
             rows.append([*row, f"{ways['scored']['proven']:.0%}"])
-    head = ["", "draw", "µs: `exact` / `sketch`", "times: mean, median", "with log p", "times"]
+    head = ["", "draw", "µs: `full` / `sketch`", "times: mean, median", "with log p", "times"]
     return markdown([*head, "error of log p: rms, largest", "proven"], rows, 1)
 
 
 def translations(found: dict[str, Any]) -> str:
-    """Compare each way with `exact` and with the fastest other library of the same run."""
+    """Compare each way with `full` and with the fastest other library of the same run."""
     rows = []
     for beams, ways in found.get("searches", {}).items():
         us = {way: figures["us_per_row"] for way, figures in ways.items()}
-        ours = next(place for place, way in enumerate(ways) if way == "exact")
+        ours = next(place for place, way in enumerate(ways) if way == "full")
         best = min([*us.values()][:ours])
         for way, figures in ways.items():
-            over = [f"{digits(each / us[way], 2)}x" for each in (us["exact"], best)]
+            over = [f"{digits(each / us[way], 2)}x" for each in (us["full"], best)]
             same = f"{figures['same_as_exact']:.1%}"
             rows.append([beams, way, digits(us[way]), *over, f"{figures['bleu']:.2f}", same])
-    head = ["", "softmax", "µs a row", "over `exact`", "over the best library", "BLEU"]
-    return markdown([*head, "translations as by `exact`"], rows, 1)
+    head = ["", "softmax", "µs a row", "over `full`", "over the best library", "BLEU"]
+    return markdown([*head, "translations as by `full`"], rows, 1)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -71,7 +71,7 @@ def steps(found: list[dict[str, Any]]) -> str:
 
 
 LOADS = ((1, 1), (1, 64), (64, 16))  # rows a call, clients
-RUNS = {"echo": "echo", "own head": "default head", "exact": "`exact`"}
+RUNS = {"echo": "echo", "own head": "default head", "full": "`full`"}
 
 
 def under_load() -> str:
@@ -106,8 +106,8 @@ def load_page(results: dict[str, Any]) -> str:
         f"k = {results['k']}, float32; server on cores {cpus['server']} with {results['threads']} "
         f"thread, clients on cores {cpus['clients']}; {results['seconds']:g} s each.\n",
         markdown(["rows", "clients", "", *UNDER_LOAD], closed),
-        by_name("single rows, exact", queued["runs"], f"{queued['clients']} clients, "),
-        by_name(f"{over['rows']} rows, exact", over["runs"]),
+        by_name("single rows, full", queued["runs"], f"{queued['clients']} clients, "),
+        by_name(f"{over['rows']} rows, full", over["runs"]),
         f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}.\n",
         by_name("single rows, clients like ours", results["deadlines"]["runs"]),
         by_name("single rows, clients like others", results["others"]["runs"]),

@@ -39,7 +39,7 @@ def test_every_keyword_is_in_signature_and_help(decoder: Any, method: str, optio
 
 def test_keywords_have_defaults_and_others_are_refused() -> None:
     assert DEFAULTS.keys() == SampleOptions.__annotations__.keys() | BeamOptions.__annotations__
-    check_keywords(Target, {"head": "exact", "knobs": None})
+    check_keywords(Target, {"head": "full", "knobs": None})
     with pytest.raises(TypeError, match="unknown keyword: temprature; allowed: model, head"):
         check_keywords(SampleOptions, {"temprature": 0.5})
 

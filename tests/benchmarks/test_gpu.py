@@ -15,7 +15,7 @@ def test_every_method_has_its_row(tmp_path: Path) -> None:
     main([*ARGUMENTS.split(), "--out", str(out)])
     rows = raw.read(out)["rows"]
     methods = [(row["method"], row["k"]) for row in rows]
-    assert methods == [(name, 5) for name in ("torch", "exact", "screen", "svd")] + [
-        ("torch", 0), ("exact", 0),
+    assert methods == [(name, 5) for name in ("torch", "full", "screen", "svd")] + [
+        ("torch", 0), ("full", 0),
     ]  # fmt: skip
     assert rows[1]["p1"] == 1.0

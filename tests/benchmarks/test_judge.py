@@ -35,5 +35,5 @@ def test_other_tokens_than_the_argmax_are_counted(make_gguf: Make, gguf_index: P
     best[[3, 17]] += 1
     found = judging.Counts(Counter)
     judging.count_heads(found, LocalDecoder(open_index(gguf_index)), hidden, best)
-    assert list(found) == ["exact", *GRADED]
+    assert list(found) == ["full", *GRADED]
     assert all((one["tokens"], one["wrong"]) == (20, 2) for one in found.values())

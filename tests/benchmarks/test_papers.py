@@ -96,7 +96,7 @@ def test_every_request_of_a_walking_decoder_goes_to_the_graph(tmp_path: Path) ->
     data = Dataset(**given, bias=softmax.bias, fit=hidden, heldout=hidden, test=hidden)
     with open_index(write_heads(tmp_path / "lm" / "1", softmax)) as index:
         walking, plain = WalkingDecoder(index, data), LocalDecoder(index)
-        true = plain.topk(hidden, 5, normalizer="exact")
+        true = plain.topk(hidden, 5, normalizer="full")
         found = walking.topk(hidden, 5, head="graph", normalizer="candidates")
     assert found.answer.head == "graph"
     assert (found.ids == true.ids).mean() > 0.9

@@ -91,7 +91,7 @@ def test_what_an_index_is_fitted_on_begins_with_the_primer(
 def test_every_contender_decodes_the_text(gguf: Path, gguf_index: Path, draw: str | None) -> None:
     texts = [(list(range(300, 320)), 4)] * 3
     found = speeds(gguf, gguf_index, texts, 1, xllamacpp(), draw)
-    assert list(found) == [PEER, BODY, "exact", "sketch 0", "sketch 1e-15", "sketch 0.001"]
+    assert list(found) == [PEER, BODY, "full", "sketch 0", "sketch 1e-15", "sketch 0.001"]
     assert found["sketch 0"]["proven"][0] == 1
     assert found[BODY]["scanned"][0] == 0
     assert all(one["tokens_per_s"][1] > 0 for one in found.values())

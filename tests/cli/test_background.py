@@ -143,4 +143,4 @@ def test_the_command_that_builds(make_gguf: Make, llama_wheel: None, cache: Path
         making.wait()
         assert making.error == ""
         assert making.decoder is not None
-        assert making.decoder.index.heads == ("exact", "sketch")
+        assert making.decoder.index.heads == ("full", "sketch")

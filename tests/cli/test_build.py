@@ -29,7 +29,7 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     assert index.vocabulary is not None
     assert index.vocabulary[299] == "word299"
     assert {point["head"]["name"] for point in facts["calibration"]["points"]} == {
-        "exact",
+        "full",
         "sketch",
         "screen",
     }
@@ -40,19 +40,19 @@ def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("us", "warned"), [(39, True), (40, True), (41, False)])
 def test_a_proof_that_takes_no_less_time_than_exact_is_told(us: int, warned: bool) -> None:
     """At one row a call, whatever share of the rows it computes."""
-    proofs = [make_point("exact", (us, 9, 9), max_error=0)]
+    proofs = [make_point("full", (us, 9, 9), max_error=0)]
     proofs.append(make_point("sketch", (40, 1, 1), max_error=0))
     unproven = make_point("sketch", (99, 99, 99), max_error=1e-15)
     said = slow_proof(Auto([*proofs, unproven], {}, 300))
-    times = f"40 us at one row a call, exact {us} us"
+    times = f"40 us at one row a call, full {us} us"
     assert said == f"Warning: a proof by sketch takes {times}." * warned
     assert slow_proof(Auto([unproven], {}, 300)) == ""
 
 
 def test_build_prints_what_it_measured_and_a_half_type(run: Run, inputs: dict[str, Any]) -> None:
-    options = (*QUICK, "--heads", "exact", "--dtype", "bfloat16")
+    options = (*QUICK, "--heads", "full", "--dtype", "bfloat16")
     shown = run("build", *flat(inputs), *options).stdout
-    for text in ("B=64", "P@5", "softmax.safetensors", "requests without a head: exact (AUTO)"):
+    for text in ("B=64", "P@5", "softmax.safetensors", "requests without a head: full (AUTO)"):
         assert text in shown
     for command in ("inspect", "verify"):
         assert json.loads(run(command, inputs["--out"], "--json").stdout)["dtype"] == "BF16"
@@ -86,7 +86,7 @@ def test_without_contexts(run: Run, inputs: dict[str, Any]) -> None:
     del inputs["--contexts"]
     run("build", *flat(inputs), says="without contexts bounds are for any direction")
     index = open_index(inputs["--out"])
-    assert (index.heads, index.calibration) == (("exact", "sketch"), None)
+    assert (index.heads, index.calibration) == (("full", "sketch"), None)
     said = "error: contexts: got nothing, allowed: contexts to fit"
     run("build", *flat(inputs | {"--heads": "screen"}), code=2, says=said)
 
@@ -97,7 +97,7 @@ def test_gguf_and_no_contexts(run: Run, make_gguf: Make, llama_wheel: None, tmp_
     options = ("--threads", 1, "--heldout-rows", 20)
     run(*made, *options, says="the model reads the primer first")
     index = open_index(out)
-    assert index.heads == ("exact", "sketch")
+    assert index.heads == ("full", "sketch")
     assert index.calibration is not None
     assert index.calibration["heldout_rows"] == 20
     assert "primer" not in run(*made, code=2, says="error: out: got").stderr

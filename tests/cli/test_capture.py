@@ -99,5 +99,5 @@ def test_a_gguf_model(run: Run, make_gguf: Make, tmp_path: Path) -> None:
     out = tmp_path / "others"  # the primer is read where there is no text
     result = run("capture", "--model", make_gguf(), "--out", out)
     assert result.stdout.count("primer") == 1
-    assert f"--contexts {out} --heads exact,sketch --out" in result.stdout
+    assert f"--contexts {out} --heads full,sketch --out" in result.stdout
     assert json.loads((out / "capture.json").read_text())["primer"] is True

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("llama_wheel", "build")
 
 PROMPT = "the time of man"
 PROVEN = "the head alone [0-9,]+; [0-9,]+ of 560 rows a token, 6 tokens proven"
-COST = {"sketch": PROVEN, "exact": PROVEN, "dense": "all 560 logits of each"}
+COST = {"sketch": PROVEN, "full": PROVEN, "dense": "all 560 logits of each"}
 
 
 def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path) -> None:
@@ -27,7 +27,7 @@ def test_heads_continue_a_text_alike(run: Run, make_gguf: Make, gguf_index: Path
         result = run("generate", *options, "--head", head, "--index", gguf_index)
         shown[head] = result.stdout
         assert re.search(f"^6 tokens: [0-9,.]+ a second, {COST[head]}$", result.stderr, re.M)
-    assert shown["sketch"] == shown["exact"] == shown["dense"]
+    assert shown["sketch"] == shown["full"] == shown["dense"]
     assert shown["dense"].startswith(PROMPT)
     for more in ((), ("--lookup",)):
         assert run("generate", *options, "--head", "dense", *more).stdout == shown["dense"]
@@ -77,7 +77,7 @@ def test_the_head_of_an_index_is_sketch_if_none_is_named(
     command = ("generate", "--model", make_gguf(), "--prompt", PROMPT, "--max-tokens", 3)
     index = ("--index", gguf_index)
     assert json.loads(run(*command, *index, "--json").stdout)["head"] == "sketch"
-    said = "error: head: got screen, allowed: exact, sketch, dense"
+    said = "error: head: got screen, allowed: full, sketch, dense"
     assert said in run(*command, *index, "--head", "screen", code=2).stderr
 
 

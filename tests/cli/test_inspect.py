@@ -13,7 +13,7 @@ def test_inspect_as_json_and_as_tables(run: Run, index: Path) -> None:
     assert (facts["vocab_size"], facts["dim"]) == (300, 24)
     assert facts["default_head"] == "screen"
     assert facts["heads"]["screen"]["knobs"]["probes"]["value"] == 1
-    assert facts["heads"]["exact"]["knobs"] == {}
+    assert facts["heads"]["full"]["knobs"] == {}
     softmax = facts["files"]["softmax.safetensors"]
     assert softmax["bytes"] == (index / "softmax.safetensors").stat().st_size
     assert softmax["share_of_W"] == pytest.approx(softmax["bytes"] / (300 * 24 * 4))
@@ -25,7 +25,7 @@ def test_inspect_as_json_and_as_tables(run: Run, index: Path) -> None:
     [line] = run("inspect", index).stdout.splitlines()[-2:-1]
     assert line.startswith(" any  screen ")
     facts = json.loads(run("inspect", index, "--exact", "-k", 1, "--json").stdout)
-    assert [choice["head"] for choice in facts["auto"]["choices"]] == ["exact"]
+    assert [choice["head"] for choice in facts["auto"]["choices"]] == ["full"]
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["inspect", "--json"]])
@@ -41,7 +41,7 @@ def test_a_misshapen_calibration(run: Run, index: Path, command: list[str], text
 def test_inspect_shows_points_and_what_auto_takes(run: Run, tuned: Path) -> None:
     shown = run("inspect", tuned).stdout
     [line] = [line for line in shown.splitlines() if line.endswith(" B=1, 2, 4, 8, 16, 64 ")]
-    assert line.startswith(" exact ")  # no target: a proof
+    assert line.startswith(" full ")  # no target: a proof
     assert "wrong with a chance of at most 1e-15" in shown
     assert "AUTO, proven" in run("inspect", tuned, "--max-error", 0).stdout
     shown = run("inspect", tuned, "--min-precision", 0.01).stdout

@@ -50,9 +50,9 @@ def test_a_file_of_tls_asks_for_it(name: str) -> None:
 def test_the_models_of_a_server_are_listed(run: Run, address: str) -> None:
     [model] = json.loads(run("query", "models", "--address", address, "--json").stdout)
     assert (model["name"], model["version"], model["state"]) == ("demo", "1", "available")
-    assert model["heads"] == ["exact", "screen"]
+    assert model["heads"] == ["full", "screen"]
     shown = run("query", "models", "--address", address).stdout
-    assert "exact, screen" in shown
+    assert "full, screen" in shown
     run("query", "models", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
@@ -69,7 +69,7 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
     for draws in ([], ["--num-samples", 1]):
         options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
         reply = json.loads(run("query", "--address", address, *options).stdout)
-        assert reply["normalizer"] == "exact"  # the index has no `sketch`
+        assert reply["normalizer"] == "full"  # the index has no `sketch`
     options = ("--hidden", hidden, "--num-samples", 3, "--seed", 5, "--temperature", 2, "--json")
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again
@@ -84,8 +84,8 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
 def test_auto_answers_queries(run: Run, address: str, hidden: Path, asked: list[object]) -> None:
     options = ("--hidden", hidden, *asked, "--json")
     reply = json.loads(run("query", "--address", address, *options).stdout)
-    assert reply["head"] == "exact"  # the index was not calibrated
-    assert all(row["exact"] for row in reply["rows"])
+    assert reply["head"] == "full"  # the index was not calibrated
+    assert all(row["proven"] for row in reply["rows"])
 
 
 def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_the_command_answers_and_stops(make_gguf: Make, gguf_index: Path) -> Non
     made = client.completion(**asked)
     [facts] = made["logitsieve"]["choices"]
     assert facts["heads"] == ["sketch"]
-    assert facts["exact"]
+    assert facts["proven"]
     assert len(made["logitsieve"]["index"]) == 64
     [engine] = [child for child in children(server.pid) if b"spawn_main" in command_of(child)]
     os.kill(engine, signal.SIGSEGV)

@@ -11,7 +11,7 @@ def test_tune_as_json_and_what_was_left_out(run: Run, index: Path, contexts: Pat
     facts = json.loads(result.stdout)
     calibration = facts["calibration"]
     assert facts["index"] == str(out)
-    assert {point["head"]["name"] for point in calibration["points"]} == {"exact", "screen"}
+    assert {point["head"]["name"] for point in calibration["points"]} == {"full", "screen"}
     assert (calibration["heldout_rows"], calibration["settings"]["measured"]) == (40, 2)
     assert calibration["contexts"] == {"rows": 40, "dim": 24}
     assert {choice["k"] for choice in facts["auto"]} == {"any"}

@@ -74,7 +74,7 @@ WRONG: dict[str, dict[str, str]] = {
     "evaluate INDEX --contexts DATA/H.npy": {
         "-k 0": "-k",
         "-k 301": "k: got 301, allowed: 1..300",
-        "--head svd": "head: got 'svd', allowed: exact, screen",
+        "--head svd": "head: got 'svd', allowed: full, screen",
         "--knob speed=1": "speed",
         "--knob probes=0": "probes",
         "--batch 0": "--batch",

@@ -61,7 +61,7 @@ class DenseEngine(EngineBase):
     def _score(self, request: ScoreRequest) -> ScoreReply:
         logits = self._asked("score", request.hidden, request.constraints)
         found = np.take_along_axis(log_softmax(logits), request.targets, axis=1)
-        return ScoreReply(found.astype(np.float32), self._answer(logits, "exact"))
+        return ScoreReply(found.astype(np.float32), self._answer(logits, "full"))
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
@@ -97,7 +97,7 @@ class DenseEngine(EngineBase):
         tokens = np.where(absent, -1, order % width).astype(np.int32)
         parents = np.where(absent, -1, order // width).astype(np.int32)
         ended = np.isin(tokens, list(beams.eos_ids))
-        return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "exact"))
+        return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "full"))
 
     def _asked(self, method: str, hidden: ArrayLike, constraints: Limits = None) -> Float64:
         self.decoder.asked.append((method, self.target))
@@ -114,10 +114,10 @@ class DenseEngine(EngineBase):
     def _answer(self, logits: Float64, normalizer: str) -> Answer:
         rows = len(logits)
         log_z = np.logaddexp.reduce(logits, axis=1).astype(np.float32) if normalizer else None
-        exact, scanned = np.ones(rows, np.bool_), np.full(rows, logits.shape[1], np.int32)
+        proven, scanned = np.ones(rows, np.bool_), np.full(rows, logits.shape[1], np.int32)
         plain = np.zeros(rows, np.bool_)
         return Answer(
-            "dense", "1", "", "exact", exact, scanned, plain, normalizer=normalizer, log_z=log_z
+            "dense", "1", "", "full", proven, scanned, plain, normalizer=normalizer, log_z=log_z
         )
 
 

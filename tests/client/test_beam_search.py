@@ -91,7 +91,7 @@ def test_scores_are_those_of_the_tokens() -> None:
             assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.7)
             assert one.tokens[-1] == EOS or len(one.tokens) == 8
             assert EOS not in one.tokens[:-1]
-    assert found.exact.all()
+    assert found.proven.all()
 
 
 @pytest.mark.parametrize("penalty", ["length", "gnmt"])
@@ -168,7 +168,7 @@ def test_an_index_finds_the_same_in_process_and_over_the_wire(tmp_path: Path, lo
     with running(loop, config_for(tmp_path)) as run:
         for model.decoder in (LocalDecoder(open_index(index)), run.client):
             found.append(model.search(n_best=3, head="sketch"))
-    assert found[0].exact.all()
+    assert found[0].proven.all()
     assert found[0].hypotheses == found[1].hypotheses
     for ours, theirs in zip(found[0].hypotheses, expected.hypotheses, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]

@@ -29,7 +29,7 @@ def test_pages_are_asked_for_until_the_last() -> None:
 
 
 HIDDEN = make_hidden(4)
-OPTIONS = {"head": "screen", "knobs": {"probes": 2}, "normalizer": "exact"}
+OPTIONS = {"head": "screen", "knobs": {"probes": 2}, "normalizer": "full"}
 
 
 async def test_it_answers_as_in_process(tmp_path: Path) -> None:

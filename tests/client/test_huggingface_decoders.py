@@ -37,7 +37,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of models with `lm`, of the exact and the head sketch."""
+    """A folder of models with `lm`, of the full and the head sketch."""
     folder = tmp_path_factory.mktemp("models")
     weight = model.lm_head.weight.detach().numpy().copy()
     softmax = Softmax(weight, np.zeros(len(weight), np.float32))
@@ -61,13 +61,13 @@ def decoder(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-@pytest.mark.parametrize("head", ["exact", "sketch"])
+@pytest.mark.parametrize("head", ["full", "sketch"])
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: "+".join(search) or "greedy")
 def test_generate_chooses_what_it_chose(
     model: Any, decoder: Decoder, head: str, search: dict[str, Any]
 ) -> None:
     expected = generate(model, **search)
-    with attach(model, decoder, k=4, model="lm", head=head, normalizer="exact"):
+    with attach(model, decoder, k=4, model="lm", head=head, normalizer="full"):
         assert generate(model, **search) == expected
 
 

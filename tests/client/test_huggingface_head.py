@@ -73,9 +73,9 @@ def test_elsewhere_is_the_mean_of_what_is_missing(language_model: Any) -> None:
         ({"num_beams": 2}, {"", "approximate"}),
         ({"do_sample": True}, {""}),
         ({"do_sample": True, "num_beams": 2}, {"", "approximate"}),
-        ({"do_sample": True, "output_logits": True}, {"", "exact"}),
+        ({"do_sample": True, "output_logits": True}, {"", "full"}),
         ({"do_sample": True, "top_k": 0}, {""}),
-        ({"output_scores": True}, {"", "exact"}),
+        ({"output_scores": True}, {"", "full"}),
     ],
 )
 def test_greedy_search_asks_for_no_log_z(
@@ -87,12 +87,12 @@ def test_greedy_search_asks_for_no_log_z(
     assert set(targets_of(decoder)) == normalizers
 
 
-@pytest.mark.parametrize("target", [{"exact": True}, {"max_error": 0}, {"head": "exact"}])
+@pytest.mark.parametrize("target", [{"exact": True}, {"max_error": 0}, {"head": "full"}])
 def test_beams_keep_a_promise_by_an_exact_log_z(language_model: Any, target: Any) -> None:
     decoder = decoder_of(language_model)
     with attach(language_model, decoder, **target):
         generate(language_model, num_beams=2)
-    assert set(targets_of(decoder)) == {"", "exact"}
+    assert set(targets_of(decoder)) == {"", "full"}
 
 
 def test_a_width_goes_with_log_z_alone(language_model: Any) -> None:

@@ -22,7 +22,7 @@ PROMPTS = ["the time of man", "go back", "it is good and"]
 
 
 def write_gguf_index(gguf: GgufModel, out: Path) -> Path:
-    """An index of the exact and the head sketch over a file's matrix."""
+    """An index of the full and the head sketch over a file's matrix."""
     bias = np.zeros(gguf.vocab_size, np.float32) if gguf.bias is None else gguf.bias
     softmax = Softmax(np.array(gguf.matrix.dense()), np.array(bias))
     return write_heads(out, softmax, "sketch")
@@ -61,7 +61,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "plain")
-@pytest.mark.parametrize("head", ["exact", "sketch"])
+@pytest.mark.parametrize("head", ["full", "sketch"])
 def test_greedy_tokens_are_the_best_in_float64(
     context: LlamaContext, local: LocalDecoder, head: str, options: dict[str, Any]
 ) -> None:

@@ -79,7 +79,7 @@ def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden: np.ndarr
     decoder = DenseDecoder(weight)
     of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).scores(hidden, ids, 0)
     np.testing.assert_allclose(of_decoder.targets, expected, atol=1e-5)
-    assert decoder.asked == [("score", {"head": "screen", "normalizer": "exact"})]
+    assert decoder.asked == [("score", {"head": "screen", "normalizer": "full"})]
     dense = DenseOutput().scores(logits.astype(np.float32), ids, 0)
     np.testing.assert_allclose(dense.targets, expected, atol=1e-5)
     with pytest.raises(InvalidRequest, match="logprobs: got True, allowed: a model that does not"):

@@ -34,7 +34,7 @@ def test_half_sized_values_stay_half_sized(dtype: Any, code: int, size: int) -> 
 
 def test_nothing_is_promised_of_rows_that_an_older_server_calls_not_exact() -> None:
     response = pb.ScoreResponse(log_probs=put(pb.Tensor(), np.ones((2, 1), np.float32)))
-    for tensor in (response.answer.exact, response.answer.fallback):
+    for tensor in (response.answer.proven, response.answer.fallback):
         put(tensor, np.array([True, False]))
     put(response.answer.scanned, np.zeros(2, np.int32))
     assert to_reply(SCORE, response).answer.max_errors.tolist() == [0.0, 1.0]

@@ -37,7 +37,7 @@ Script = Callable[[Iterator[pb.DecodeRequest], Any], Iterator[pb.DecodeResponse]
 def answered(request: pb.DecodeRequest) -> pb.DecodeResponse:
     """A reply whose only id is the k that was asked for."""
     flag, scanned = (put(pb.Tensor(), np.zeros(1, kind)) for kind in (np.bool_, np.int32))
-    answer = pb.Answer(exact=flag, fallback=flag, scanned=scanned)
+    answer = pb.Answer(proven=flag, fallback=flag, scanned=scanned)
     ids = put(pb.Tensor(), np.array([[request.top_k.k]], np.int32))
     logits = put(pb.Tensor(), np.zeros((1, 1), np.float32))
     top_k = pb.TopKResponse(ids=ids, logits=logits, answer=answer)

@@ -78,7 +78,7 @@ def test_the_truth_beyond_openais_interface(client: Client) -> None:
     made = client.completion(prompt="the time", **SCORED)
     [facts] = made["logitsieve"]["choices"]
     assert made["logitsieve"]["index"] == "hash"
-    assert facts["exact"] is True
+    assert facts["proven"] is True
     assert facts["heads"] == ["sketch"]
     assert 0 < facts["rows"] <= 560
     assert facts["log_z"][0] is None

@@ -28,7 +28,7 @@ HOSTILE = [
     *("\u202eright to left", "nul\0bell\7", "long" * 2500, "", " spaces  ", "{{ 7 * 7 }}"),
 ]
 MEASURED = calibration(
-    entries("exact", (9.0, 8.0, 7.0), 1.0),
+    entries("full", (9.0, 8.0, 7.0), 1.0),
     entries("sketch", (5.0, 5.0, 4.0), 1.0),
     entries("screen", (1.0, 1.0, 1.0), 0.9, probes=1),
     entries("screen", (2.0, 2.0, 2.0), 0.99, probes=3),

@@ -18,13 +18,13 @@ HIDDEN = make_hidden(1)
 CONFIG = ServeConfig()
 
 
-@pytest.mark.parametrize("head", ["", "exact", "sketch", "screen"])
+@pytest.mark.parametrize("head", ["", "full", "sketch", "screen"])
 def test_the_answer_of_a_head_with_its_probabilities(demo: LocalDecoder, head: str) -> None:
     facts = top(demo, HIDDEN, {"k": 5, "head": head}, CONFIG)
     reply = demo.topk(HIDDEN, 5, head=head)
     assert [word["id"] for word in facts["words"]] == reply.ids[0].tolist()
     assert [word["logit"] for word in facts["words"]] == reply.logits[0].tolist()
-    assert (facts["head"], facts["exact"]) == (reply.answer.head, bool(reply.answer.exact[0]))
+    assert (facts["head"], facts["proven"]) == (reply.answer.head, bool(reply.answer.proven[0]))
     softmax = demo.index.softmax
     logits = logits64(softmax.weight, softmax.bias, HIDDEN)[0]
     true = np.exp(logits - np.logaddexp.reduce(logits))
@@ -36,9 +36,9 @@ def test_the_answer_of_a_head_with_its_probabilities(demo: LocalDecoder, head: s
 def test_knobs_precision_and_constraints(demo: LocalDecoder) -> None:
     facts = top(demo, HIDDEN, {"head": "screen", "knobs": {"probes": 3}}, CONFIG)
     assert facts["knobs"]["probes"] == 3
-    assert top(demo, HIDDEN, {"min_precision": 1.0}, CONFIG)["exact"]
-    best = top(demo, HIDDEN, {"head": "exact"}, CONFIG)["words"][0]
-    banned = top(demo, HIDDEN, {"head": "exact", "banned": [best["id"]]}, CONFIG)["words"]
+    assert top(demo, HIDDEN, {"min_precision": 1.0}, CONFIG)["proven"]
+    best = top(demo, HIDDEN, {"head": "full"}, CONFIG)["words"][0]
+    banned = top(demo, HIDDEN, {"head": "full", "banned": [best["id"]]}, CONFIG)["words"]
     assert best["id"] not in [word["id"] for word in banned]
     only = top(demo, HIDDEN, {"k": 2, "allowed": ["word9", 12]}, CONFIG)["words"]
     assert {word["id"] for word in only} == {9, 12}
@@ -47,13 +47,13 @@ def test_knobs_precision_and_constraints(demo: LocalDecoder) -> None:
 
 
 def test_equal_seeds_draw_equal_words(demo: LocalDecoder) -> None:
-    question = {"samples": 50, "seed": 7, "top_p": 0.9, "top_k": 20, "head": "exact"}
+    question = {"samples": 50, "seed": 7, "top_p": 0.9, "top_k": 20, "head": "full"}
     facts = draws(demo, HIDDEN, question, CONFIG)
     assert {**facts, "us": 0} == {**draws(demo, HIDDEN, question, CONFIG), "us": 0}
     assert sum(word["count"] for word in facts["words"]) == 50
     counts = [word["count"] for word in facts["words"]]
     assert counts == sorted(counts, reverse=True)
-    assert facts["exact"]
+    assert facts["proven"]
 
 
 def reasons(decoder: LocalDecoder, **question: Any) -> dict[str, Any]:
@@ -65,10 +65,10 @@ def dropped_by(facts: dict[str, Any]) -> str:
 
 
 def test_rank_and_logit_are_exact_for_every_word(demo: LocalDecoder) -> None:
-    order = demo.topk(HIDDEN, 300, head="exact")
+    order = demo.topk(HIDDEN, 300, head="full")
     for rank in (1, 5, 6, 300):
         word = int(order.ids[0, rank - 1])
-        facts = reasons(demo, word=word, head="exact")
+        facts = reasons(demo, word=word, head="full")
         assert (facts["rank"], facts["answered"]) == (rank, rank <= 5)
         assert facts["logit"] == float(order.logits[0, rank - 1])
         assert facts["best"]["id"] == order.ids[0, 0]
@@ -92,13 +92,13 @@ def test_words_that_no_probed_list_holds_or_a_bound_drops(demo: LocalDecoder) ->
 
 
 def test_constraints_fallback_and_ids_alone(demo: LocalDecoder, bare: LocalDecoder) -> None:
-    best = int(demo.topk(HIDDEN, 1, head="exact").ids[0, 0])
-    banned = reasons(demo, word=best, head="exact", banned=[best])
+    best = int(demo.topk(HIDDEN, 1, head="full").ids[0, 0])
+    banned = reasons(demo, word=best, head="full", banned=[best])
     assert not banned["answered"]
     assert banned["stages"][0] == {"stage": "constraint", "passed": False, "constraint": "banned"}
-    other = reasons(demo, word=best, head="exact", allowed=[*range(best), *range(best + 1, 300)])
+    other = reasons(demo, word=best, head="full", allowed=[*range(best), *range(best + 1, 300)])
     assert other["stages"][0]["constraint"] == "allowed"
-    assert reasons(demo, word=best, head="exact", banned=[(best + 1) % 300])["stages"][0]["passed"]
+    assert reasons(demo, word=best, head="full", banned=[(best + 1) % 300])["stages"][0]["passed"]
     facts = reasons(demo, word=3, head="screen", knobs={"escalate": 1.0})
     assert facts["fallback"]
     assert facts["stages"][0]["escalated"]

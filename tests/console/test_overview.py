@@ -66,7 +66,7 @@ def test_live_counts(routes: Routes) -> None:
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:
     facts = points_facts(demo)
     assert [point["head"] for point in facts["points"]] == [
-        *("exact", "sketch", "screen", "screen", "screen")
+        *("full", "sketch", "screen", "screen", "screen")
     ]
     assert facts["batches"] == [1, 8, 64]
     assert all(point["candidates"].keys() == {1, 8, 64} for point in facts["points"])
@@ -101,4 +101,4 @@ def test_what_auto_takes(
 def test_an_index_without_points(bare: LocalDecoder) -> None:
     facts = points_facts(bare)
     assert (facts["points"], facts["frontier"], facts["heldout_rows"]) == ([], {}, None)
-    assert chosen_facts(bare, None, 1)["chosen"][0]["head"] == "exact"
+    assert chosen_facts(bare, None, 1)["chosen"][0]["head"] == "full"

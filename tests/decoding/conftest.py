@@ -11,7 +11,7 @@ from tests.server import running
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Whole:
-    """(V, tied) -> a decoder over `softmax_of`, with exact, sketch and screen."""
+    """(V, tied) -> a decoder over `softmax_of`, with full, sketch and screen."""
     folder: Path = tmp_path_factory.mktemp("whole")
 
     @cache

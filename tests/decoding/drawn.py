@@ -63,6 +63,6 @@ def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints
 
 
 def write_whole(folder: Path, size: int, tied: bool) -> Path:
-    """An index with exact, sketch and screen over `softmax_of`."""
+    """An index with full, sketch and screen over `softmax_of`."""
     out = folder / f"whole{'-tied' * tied}" / str(size)
     return write_heads(out, softmax_of(size, tied), "screen", "sketch")

@@ -23,8 +23,8 @@ from logitsieve.index import open_index
 from logitsieve.index.manifest import HeadEntry
 from tests.evaluation.test_operating_points import (
     BATCHED,
-    EXACT,
     FAST,
+    FULL,
     POINTS,
     PROOF,
     WIDE,
@@ -40,7 +40,7 @@ USUAL = make_point("sketch", (15, 15, 15), (0.9997, 0.9997, 0.9997), max_error=1
 def auto(
     points: list[OperatingPoint], target: dict[int, float] | None = None, stored: Any = FAST
 ) -> Auto:
-    return Auto(points, target or {}, 300, stored.setting, ("exact", "sketch", "screen"))
+    return Auto(points, target or {}, 300, stored.setting, ("full", "sketch", "screen"))
 
 
 def choose(
@@ -54,8 +54,8 @@ def choose(
     ("batch", "k", "precision", "expected"),
     [
         *((1, 1, 0.98, FAST), (1, 1, 0.981, WIDE), (1, 5, 0.96, WIDE), (8, 10, 0.9, FAST)),
-        *((64, 1, 0.99, BATCHED), (1, 1, 0.9999, PROOF), (64, 1, 0.9999, EXACT)),
-        *((1, 1, 1.0, PROOF), (1, BEYOND, 0.5, PROOF), (64, BEYOND, 1e-9, EXACT)),
+        *((64, 1, 0.99, BATCHED), (1, 1, 0.9999, PROOF), (64, 1, 0.9999, FULL)),
+        *((1, 1, 1.0, PROOF), (1, BEYOND, 0.5, PROOF), (64, BEYOND, 1e-9, FULL)),
     ],
 )
 def test_the_cheapest_point_that_is_precise_enough(
@@ -69,51 +69,51 @@ def test_a_target_of_the_index_is_met_whole_or_by_the_fastest_proof() -> None:
     assert [choose(chooser, 1, k, None) for k in (*KS, BEYOND)] == [WIDE] * 4
     assert choose(chooser, 64, 1, None) is BATCHED
     assert choose(auto(POINTS, {5: 1.0}), 1, 1, None) is PROOF
-    assert choose(auto([EXACT, FAST, PROOF], {1: 0.999}), 1, 1, None) is PROOF
-    assert choose(auto([EXACT, FAST, PROOF], {1: 0.999}), 64, 1, None) is EXACT
-    over = auto([EXACT, PROOF, USUAL], {1: 0.999})
+    assert choose(auto([FULL, FAST, PROOF], {1: 0.999}), 1, 1, None) is PROOF
+    assert choose(auto([FULL, FAST, PROOF], {1: 0.999}), 64, 1, None) is FULL
+    over = auto([FULL, PROOF, USUAL], {1: 0.999})
     assert choose(over, 1, 1, 0.999) is choose(over, 1, 1, None) is USUAL
     assert choose(over, 1, 1, 0.9999) is choose(over, 1, 1, 1.0) is PROOF  # exact=True is 1.0
 
 
 def test_without_a_target_a_point_within_the_largest_error_answers() -> None:
     loose = make_point("sketch", (12, 12, 12), (0.9997,) * 3, max_error=1e-3)
-    over = auto([EXACT, FAST, PROOF, loose, USUAL])
+    over = auto([FULL, FAST, PROOF, loose, USUAL])
     assert choose(over, 1, 1, None) is choose(over, 1, 1, None, max_error=1e-15) is USUAL
     assert choose(over, 1, 1, None, max_error=0.0) is choose(over, 1, 1, 1.0) is PROOF
     assert choose(over, 1, 1, None, max_error=1e-16) is PROOF
     assert choose(over, 1, 1, None, max_error=0.5) is loose
-    targeted = auto([EXACT, FAST, PROOF, USUAL], {1: 0.9})
+    targeted = auto([FULL, FAST, PROOF, USUAL], {1: 0.9})
     assert choose(targeted, 1, 1, None) is FAST
     assert choose(targeted, 1, 1, None, max_error=0.1) is USUAL
-    assert choose(auto([EXACT, FAST], stored=FAST), 1, 1, None) is EXACT
+    assert choose(auto([FULL, FAST], stored=FAST), 1, 1, None) is FULL
 
 
 def test_a_sketch_that_rules_out_few_rows_is_slower_than_all() -> None:
     slow = make_point("sketch", (120, 110, 90), (1, 1, 1), max_error=0)
     for precision in (None, 0.5, 1.0):
-        assert choose(auto([EXACT, slow], stored=slow), 1, 1, precision) is EXACT
-    assert choose(auto([EXACT, PROOF], stored=PROOF), 64, 1, None) is EXACT
-    assert auto([EXACT, slow]).drawing(1, None) == ("exact", ())
+        assert choose(auto([FULL, slow], stored=slow), 1, 1, precision) is FULL
+    assert choose(auto([FULL, PROOF], stored=PROOF), 64, 1, None) is FULL
+    assert auto([FULL, slow]).drawing(1, None) == ("full", ())
     near = replace(slow, us_per_row={1: 110, 8: 110, 64: 90})  # one noisy measurement
-    for chosen in (choose(auto([EXACT, near]), 1, 1, 1.0), choose(auto([EXACT, near]), 8, 1, None)):
+    for chosen in (choose(auto([FULL, near]), 1, 1, 1.0), choose(auto([FULL, near]), 8, 1, None)):
         assert chosen is near
-    assert auto([EXACT, near]).drawing(1, None) == ("sketch", (("max_error", 1e-15),))
-    assert auto([EXACT, near]).drawing(1, 0.0) == ("sketch", (("max_error", 0.0),))
+    assert auto([FULL, near]).drawing(1, None) == ("sketch", (("max_error", 1e-15),))
+    assert auto([FULL, near]).drawing(1, 0.0) == ("sketch", (("max_error", 0.0),))
     unproven = make_point("screen", (105, 90, 90), (1, 1, 1))
-    assert choose(auto([EXACT, near, unproven]), 1, 1, 0.5) is near
-    assert choose(auto([EXACT, near, unproven]), 8, 1, 0.5) is unproven
-    many = replace(near, candidates={1: 151.0, 8: 300.0})  # of 300: by the code of `exact`
-    assert choose(auto([EXACT, many]), 1, 1, 1.0) is EXACT
-    assert auto([EXACT, USUAL, PROOF]).drawing(1, 1e-3) == ("sketch", (("max_error", 1e-3),))
-    mixed = auto([EXACT, replace(slow, us_per_row={1: 120, 2: 50})])
-    assert [mixed.drawing(rows, 0.1)[0] for rows in (1, 2)] == ["exact", "sketch"]
+    assert choose(auto([FULL, near, unproven]), 1, 1, 0.5) is near
+    assert choose(auto([FULL, near, unproven]), 8, 1, 0.5) is unproven
+    many = replace(near, candidates={1: 151.0, 8: 300.0})  # of 300: by the code of `full`
+    assert choose(auto([FULL, many]), 1, 1, 1.0) is FULL
+    assert auto([FULL, USUAL, PROOF]).drawing(1, 1e-3) == ("sketch", (("max_error", 1e-3),))
+    mixed = auto([FULL, replace(slow, us_per_row={1: 120, 2: 50})])
+    assert [mixed.drawing(rows, 0.1)[0] for rows in (1, 2)] == ["full", "sketch"]
     drawn = replace(USUAL, draw_us={1: 130.0, 8: 90.0})  # of many best ids
-    draws = auto([replace(EXACT, draw_us={1: 101.0, 8: 101.0}), drawn])
+    draws = auto([replace(FULL, draw_us={1: 101.0, 8: 101.0}), drawn])
     assert choose(draws, 1, 1, None) is drawn
-    assert [draws.drawing(rows, None)[0] for rows in (1, 8)] == ["exact", "sketch"]
-    graded = auto([EXACT, slow, USUAL])  # slow with proofs
-    assert [graded.drawing(1, most)[0] for most in (0.0, None)] == ["exact", "sketch"]
+    assert [draws.drawing(rows, None)[0] for rows in (1, 8)] == ["full", "sketch"]
+    graded = auto([FULL, slow, USUAL])  # slow with proofs
+    assert [graded.drawing(1, most)[0] for most in (0.0, None)] == ["full", "sketch"]
 
 
 def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> None:
@@ -126,21 +126,21 @@ def test_a_point_that_live_answers_refute_is_left_for_the_fastest_proof() -> Non
 
 
 def test_what_was_not_measured() -> None:
-    assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("exact", ())
+    assert auto([]).choose(auto([]).batch(100), 1, 0.5) == ("full", ())
     assert auto([]).choose(1, 0, None) == FAST.setting
     assert auto([]).choose(1, 0, None, 1e-3) == ("sketch", (("max_error", 1e-3),))
     assert auto([]).drawing(1, None) == ("sketch", (("max_error", 1e-15),))
-    assert Auto([], {}, 300, heads=("exact",)).choose(1, 0, None, 0.1) == ("exact", ())
+    assert Auto([], {}, 300, heads=("full",)).choose(1, 0, None, 0.1) == ("full", ())
     assert auto([]).batches == (1,)
 
 
 def test_luck_is_no_proof_and_equal_times_are_settled_by_one() -> None:
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
-    assert choose(auto([lucky, EXACT]), 1, 1, 1.0) is EXACT
-    assert choose(auto([lucky, EXACT]), 1, 1, 0.99999) is lucky
+    assert choose(auto([lucky, FULL]), 1, 1, 1.0) is FULL
+    assert choose(auto([lucky, FULL]), 1, 1, 0.99999) is lucky
     equal = make_point("screen", (20, 22, 50))
     assert choose(auto([equal, PROOF]), 1, 1, 0.5) is PROOF
-    one = make_point("exact", max_error=0)
+    one = make_point("full", max_error=0)
     few = replace(one, us_per_row={8: 0.5})
     assert choose(auto([one, few]), 64, 1, 1.0) is few
 
@@ -179,7 +179,7 @@ def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
     sketch: tuple[float, ...], most: int, tmp_path: Path
 ) -> None:
     """As the calibration of this machine says; a grade counts as the next stricter one."""
-    points = [entries("exact", (9, 9, 9), 1.0), entries("sketch", (1, 1, 1), 1.0, max_error=1e-3)]
+    points = [entries("full", (9, 9, 9), 1.0), entries("sketch", (1, 1, 1), 1.0, max_error=1e-3)]
     points.append(entries("sketch", sketch, 1.0, max_error=1e-15))
     softmax, hidden = make_softmax(), make_hidden(70)
     parts = {"sketch": usual_sketch(softmax)}
@@ -220,35 +220,35 @@ def used(answer: Answer) -> tuple[str, dict[str, float]]:
 def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
     decoder = opened(tmp_path, kernel_cache)
     for options in ({}, {"head": "AUTO"}, {"exact": False}, {"max_error": 0}):
-        assert used(decoder.topk(make_hidden(1), 5, **options).answer) == ("exact", {})
+        assert used(decoder.topk(make_hidden(1), 5, **options).answer) == ("full", {})
     decoder = opened(tmp_path, kernel_cache, p1=0.9)
     for options in ({}, {"head": "AUTO"}, {"exact": False}):
         answer = decoder.topk(make_hidden(1), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
-        assert used(decoder.topk(make_hidden(64), 5, **options).answer) == ("exact", {})
+        assert used(decoder.topk(make_hidden(64), 5, **options).answer) == ("full", {})
     asked: Target = {"min_precision": 0.9}
     engines = {decoder.engine_for(asked, rows, k) for rows in (1, 2) for k in (2, 5)}
     assert len(engines) == 1
     assert decoder.engine_for({}, 1, 1) is decoder.engine_for({}, 1, 300)
     decoder = opened(tmp_path, kernel_cache, p1=0.95)
     assert used(decoder.topk(make_hidden(1), 1).answer) == ("screen", {"probes": 3})
-    assert used(decoder.topk(make_hidden(64), 1, head="AUTO").answer) == ("exact", {})
+    assert used(decoder.topk(make_hidden(64), 1, head="AUTO").answer) == ("full", {})
     assert used(decoder.topk(make_hidden(1), 1, min_precision=0.9).answer)[1] == {"probes": 1}
     decoder = opened(tmp_path, kernel_cache, None, p1=0.95)
     assert decoder.points == ()
     assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
     for target in ({"min_precision": 0.1}, {"exact": True}):
-        assert decoder.topk(make_hidden(1), 1, **target).answer.head == "exact"
+        assert decoder.topk(make_hidden(1), 1, **target).answer.head == "full"
 
 
 @pytest.mark.parametrize(
     ("options", "k", "head"),
     [
         ({"min_precision": 0.99}, 5, "screen"),
-        ({"min_precision": 0.991}, 5, "exact"),
-        ({"min_precision": 0.1}, 11, "exact"),
-        ({"min_precision": 1.0}, 1, "exact"),
-        ({"exact": True}, 1, "exact"),
+        ({"min_precision": 0.991}, 5, "full"),
+        ({"min_precision": 0.1}, 11, "full"),
+        ({"min_precision": 1.0}, 1, "full"),
+        ({"exact": True}, 1, "full"),
     ],
 )
 def test_an_asked_precision_chooses(
@@ -258,8 +258,8 @@ def test_an_asked_precision_chooses(
     for form in (hidden, hidden[0], hidden.tolist(), hidden.astype(np.float64)):
         reply = decoder.topk(form, k, **options)
         assert (reply.answer.head, reply.ids.shape) == (head, (1, k))
-        if head == "exact":
-            assert reply.answer.exact.all()
+        if head == "full":
+            assert reply.answer.proven.all()
 
 
 @pytest.mark.parametrize(
@@ -268,31 +268,31 @@ def test_an_asked_precision_chooses(
         ({}, "sketch"),
         ({"head": "AUTO"}, "sketch"),
         ({"exact": False, "top_p": 0.5}, "sketch"),
-        ({"normalizer": "exact"}, "sketch"),
+        ({"normalizer": "full"}, "sketch"),
         ({"knobs": {"probes": 2}}, "screen"),
         ({"head": "svd"}, "svd"),
-        ({"exact": True}, "exact"),
-        ({"min_precision": 0.9}, "exact"),
+        ({"exact": True}, "full"),
+        ({"min_precision": 0.9}, "full"),
     ],
 )
 def test_draws_take_the_sketch_unless_a_head_or_a_precision_is_named(
     decoder: LocalDecoder, options: dict[str, Any], head: str
 ) -> None:
-    """The default head is `screen`; without a calibration a precision is met by `exact`."""
+    """The default head is `screen`; without a calibration a precision is met by `full`."""
     answer = decoder.sample(make_hidden(3), seeds=1, **options).answer
     assert answer.head == head
-    assert answer.exact.all() == (head in ("sketch", "exact"))
+    assert answer.proven.all() == (head in ("sketch", "full"))
 
 
 @pytest.mark.parametrize(
     ("options", "head"),
     [
-        ({}, "exact"),
-        ({"head": "AUTO", "normalizer": "exact"}, "exact"),
-        ({"min_precision": 0.5}, "exact"),
-        ({"normalizer": "candidates"}, "exact"),
+        ({}, "full"),
+        ({"head": "AUTO", "normalizer": "full"}, "full"),
+        ({"min_precision": 0.5}, "full"),
+        ({"normalizer": "candidates"}, "full"),
         ({"head": "screen"}, "screen"),
-        ({"constraints": Constraints(banned=[0])}, "exact"),
+        ({"constraints": Constraints(banned=[0])}, "full"),
     ],
 )
 def test_steps_fitted_to_ids_by_an_exact_log_z_take_its_pass_over_w(
@@ -305,39 +305,39 @@ def test_steps_fitted_to_ids_by_an_exact_log_z_take_its_pass_over_w(
 @pytest.mark.parametrize("rows", [1, 64])
 def test_draws_ignore_times_of_best_ids(tmp_path: Path, kernel_cache: Path, rows: int) -> None:
     decoder, hidden = opened(tmp_path, kernel_cache, p1=0.9), make_hidden(rows)
-    assert used(decoder.topk(hidden, 1).answer)[0] in ("screen", "exact")
-    assert used(decoder.sample(hidden).answer) == ("exact", {})
+    assert used(decoder.topk(hidden, 1).answer)[0] in ("screen", "full")
+    assert used(decoder.sample(hidden).answer) == ("full", {})
     screened = decoder.sample(hidden, min_precision=0.9).answer
-    assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("exact", {}))
+    assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("full", {}))
 
 
 def test_draws_and_scores_need_a_precise_best_id(tmp_path: Path, kernel_cache: Path) -> None:
     screen, hidden = entries("screen", (1, 1, 1), 0.5, probes=1), make_hidden(1)
     for entry in screen:
         entry["precision"]["1"] = {"mean": 0.99, "low": 0.99}
-    decoder = opened(tmp_path, kernel_cache, calibration(entries("exact", (9, 9, 9), 1.0), screen))
+    decoder = opened(tmp_path, kernel_cache, calibration(entries("full", (9, 9, 9), 1.0), screen))
     assert decoder.score(hidden, [0], min_precision=0.9).answer.head == "screen"
     assert decoder.sample(hidden, min_precision=0.9).answer.head == "screen"
 
 
 def test_the_class_decides_what_a_head_proves(tmp_path: Path, kernel_cache: Path) -> None:
     points = calibration(
-        entries("exact", (9, 9, 9), 1.0),
+        entries("full", (9, 9, 9), 1.0),
         [{**entry, "max_error": 0.0} for entry in entries("screen", (1, 1, 1), 1.0, probes=1)],
     )
     decoder = opened(tmp_path, kernel_cache, points)
-    assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "exact"
+    assert decoder.topk(make_hidden(1), 1, exact=True).answer.head == "full"
     assert [point.proven for point in decoder.points] == [True, False]
     other = entries("telepathy", (0.1, 0.1, 0.1), 1.0, speed=9)
-    decoder = opened(tmp_path, kernel_cache, calibration(entries("exact", (9, 9, 9), 1.0), other))
-    assert [point.head for point in decoder.points] == ["exact"]
+    decoder = opened(tmp_path, kernel_cache, calibration(entries("full", (9, 9, 9), 1.0), other))
+    assert [point.head for point in decoder.points] == ["full"]
 
 
 @pytest.mark.parametrize(
     "points",
     [
-        calibration(entries("exact", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, speed=1)),
-        calibration(entries("exact", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, probes=0)),
+        calibration(entries("full", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, speed=1)),
+        calibration(entries("full", (9, 9, 9), 1.0), entries("screen", (1, 1, 1), 1.0, probes=0)),
         {"points": 3},
     ],
 )
@@ -359,7 +359,7 @@ def test_a_spoiled_calibration_is_refused(tmp_path: Path, kernel_cache: Path, po
         ({"max_error": 0.1, "min_precision": 0.5}, "max_error"),
         ({"max_error": 0.1, "head": "sketch", "knobs": {"max_error": 0.1}}, "max_error"),
         ({"max_error": 0.1, "head": "screen"}, "knobs.max_error"),
-        ({"max_error": 0.0, "head": "exact"}, "knobs.max_error"),
+        ({"max_error": 0.0, "head": "full"}, "knobs.max_error"),
     ],
 )
 def test_contradictions(tmp_path: Path, kernel_cache: Path, options: Any, field: str) -> None:
@@ -370,7 +370,7 @@ def test_contradictions(tmp_path: Path, kernel_cache: Path, options: Any, field:
 def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None:
     assert measured_elsewhere(opened(tmp_path / "a", kernel_cache).index) == ""
     assert measured_elsewhere(opened(tmp_path / "b", kernel_cache, None).index) == ""
-    measured = calibration(entries("exact", (1, 1, 1), 1), cpu="Z80")
+    measured = calibration(entries("full", (1, 1, 1), 1), cpu="Z80")
     other = opened(tmp_path / "c", kernel_cache, measured)
     assert measured_elsewhere(other.index) == "Z80" != cpu_name()
     index = open_index(write_model(tmp_path, calibration=MEASURED), device="cuda")
@@ -378,29 +378,29 @@ def test_where_an_index_was_measured(tmp_path: Path, kernel_cache: Path) -> None
 
 
 def test_beam_steps_take_the_fastest_measured_point_that_meets_the_target() -> None:
-    exact = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
+    full = make_point("full", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
     quick = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.98)
     close = make_point("screen", probes=2, step=(30, 30, 60), step_low=0.995)
-    points = [exact, FAST, quick, close]
+    points = [full, FAST, quick, close]
     targeted = auto(points, {1: 0.999, 10: 0.99})
-    assert [targeted.stepping(n, None, None) for n in (1, 64)] == [close.setting, exact.setting]
+    assert [targeted.stepping(n, None, None) for n in (1, 64)] == [close.setting, full.setting]
     assert targeted.stepping(1, 0.97, None) == quick.setting
-    assert targeted.stepping(1, 1.0, None) == exact.setting
-    assert targeted.stepping(1, None, 1e-3) == exact.setting  # no estimate keeps that promise
-    assert auto([FAST]).stepping(1, 0.9, None) == ("exact", ())
+    assert targeted.stepping(1, 1.0, None) == full.setting
+    assert targeted.stepping(1, None, 1e-3) == full.setting  # no estimate keeps that promise
+    assert auto([FAST]).stepping(1, 0.9, None) == ("full", ())
 
 
 def test_without_a_target_steps_take_a_head_within_the_chance_whose_log_z_is_close() -> None:
-    exact = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
+    full = make_point("full", (100, 100, 40), (1, 1, 1), max_error=0, step=(100, 90, 50))
     screen = make_point("screen", probes=1, step=(20, 20, 20), step_low=0.999)
     loose = make_point("sketch", max_error=1e-3, step=(30, 30, 30), step_low=0.999)
     sketch = make_point("sketch", max_error=1e-15, step=(40, 40, 60), step_low=0.995)
     rough = make_point("sketch", max_error=1e-15, step=(40, 40, 40), step_low=0.98)
-    points = [exact, screen, loose]
-    assert auto(points).stepping(1, None, None) == exact.setting
+    points = [full, screen, loose]
+    assert auto(points).stepping(1, None, None) == full.setting
     chosen = auto([*points, sketch])
-    assert [chosen.stepping(n, None, None) for n in (1, 64)] == [sketch.setting, exact.setting]
-    assert auto([*points, rough]).stepping(1, None, None) == exact.setting
+    assert [chosen.stepping(n, None, None) for n in (1, 64)] == [sketch.setting, full.setting]
+    assert auto([*points, rough]).stepping(1, None, None) == full.setting
 
 
 def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
         return {"mean": low, "low": low, "same": low, "log_z_error": 0.0, "us_per_row": us}
 
     measured = calibration(
-        [{**entry, "steps": steps(1.0, 9.0)} for entry in entries("exact", (9.0, 8.0, 3.0), 1.0)],
+        [{**entry, "steps": steps(1.0, 9.0)} for entry in entries("full", (9.0, 8.0, 3.0), 1.0)],
         [
             {**entry, "steps": steps(0.97, 2.0)}
             for entry in entries("screen", (1.0, 1.0, 4.0), 0.9, probes=1)
@@ -418,12 +418,12 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
     asked: dict[str, Any] = {"beams_in": 2, "beams_out": 3}
     for target, head, normalizer in (
         ({"min_precision": 0.95}, "screen", "approximate"),
-        ({"min_precision": 0.99}, "exact", "exact"),
-        ({"exact": True}, "exact", "exact"),
-        ({"max_error": 0.5}, "exact", "exact"),
-        ({"min_precision": 0.95, "width": 1e-3}, "exact", "exact"),
-        ({}, "exact", "exact"),
-        ({"normalizer": "exact"}, "exact", "exact"),
+        ({"min_precision": 0.99}, "full", "full"),
+        ({"exact": True}, "full", "full"),
+        ({"max_error": 0.5}, "full", "full"),
+        ({"min_precision": 0.95, "width": 1e-3}, "full", "full"),
+        ({}, "full", "full"),
+        ({"normalizer": "full"}, "full", "full"),
     ):
         answer = decoder.beam_step(make_hidden(4), **asked, **target).answer
         assert (answer.head, answer.normalizer) == (head, normalizer), target
@@ -436,21 +436,21 @@ def test_the_best_ids_and_their_log_z_are_found_as_a_beam_steps_are_by_one_call(
     softmax, hidden = make_softmax(2001, 192, scale=2), make_hidden(4, 192, scale=0.6)
     parts, named = (
         {"sketch": usual_sketch(softmax)},
-        {"exact": HeadEntry(), "sketch": HeadEntry("sketch")},
+        {"full": HeadEntry(), "sketch": HeadEntry("sketch")},
     )
     steps = {"mean": 1.0, "low": 1.0, "same": 1.0, "log_z_error": 0.0, "us_per_row": 5.0}
     other = {**steps, "us_per_row": 2.0 if hurried else 9.0}
     measured = calibration(
-        [{**entry, "steps": steps} for entry in entries("exact", (9.0, 8.0, 3.0), 1.0)],
+        [{**entry, "steps": steps} for entry in entries("full", (9.0, 8.0, 3.0), 1.0)],
         [
             {**each, "steps": other}
             for each in entries("sketch", (1.0, 1.0, 1.0), 1.0, max_error=1e-15)
         ],
     )
     path = tmp_path / "lm" / "1"
-    write_heads(path, softmax, parts=parts, heads=named, default_head="exact", calibration=measured)
+    write_heads(path, softmax, parts=parts, heads=named, default_head="full", calibration=measured)
     decoder = LocalDecoder(open_index(path))
-    head = decoder.index.head("sketch") if hurried else decoder.index.head("exact")
+    head = decoder.index.head("sketch") if hurried else decoder.index.head("full")
     true = head.best_with_log_z(hidden, 3)
     monkeypatch.setattr(type(head), "topk", None)
     found = decoder.topk(hidden, 3, normalizer="approximate")

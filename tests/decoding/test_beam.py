@@ -19,7 +19,7 @@ from tests.oracle import Hypothesis, Pair, beam_pairs, log_sum_exp, log_z_of, lo
 from tests.refusals import refused
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
-PROVING = "exact", "sketch"
+PROVING = "full", "sketch"
 
 
 class Asked(NamedTuple):
@@ -90,8 +90,8 @@ def float32(value: float) -> np.float32:
 
 
 def assert_pairs(reply: BeamStepReply, expected: list[list[Pair]], width: float = 0.0) -> None:
-    """The pairs of a group that is not exact are as good as those; log Z is within `width`."""
-    proven = reply.answer.exact.reshape(len(expected), -1)[:, 0]
+    """The pairs of a group that is not proven are as good as those; log Z is within `width`."""
+    proven = reply.answer.proven.reshape(len(expected), -1)[:, 0]
     for group, pairs in enumerate(expected):
         most = reply.parents.shape[1]
         found = zip(*(array[group].tolist() for array in reply[:5]), strict=True)
@@ -125,12 +125,12 @@ def test_the_pairs_are_the_full_softmaxs(
     log_z = np.array([log_sum_exp(row) for row in asked.plain])
     off = 1e-6 + 2e-7 * np.abs(log_z)
     assert ((low - off <= log_z) & (log_z <= high + off))[live].all()
-    if how[1] == "exact":
+    if how[1] == "full":
         assert (np.abs(found - log_z) <= off)[live].all()
     assert np.isnan(found[~live]).all()
-    width = 0.0 if how[1] == "exact" or not live.any() else float((high - low)[live].max())
+    width = 0.0 if how[1] == "full" or not live.any() else float((high - low)[live].max())
     assert_pairs(reply, asked.expected(), width)
-    assert (answer.exact | asked.near_ties()).all()
+    assert (answer.proven | asked.near_ties()).all()
     assert not answer.fallback.any()
     assert (answer.scanned[~live] == 0).all()
 
@@ -144,24 +144,24 @@ def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
     answer = whole(300, False).beam_step(hidden, scores, **asked).answer
     _, low, high = log_z_in(answer)
     assert (high - low < 1e-6).tolist() == [True, True] + [False] * 4
-    assert answer.exact.all()
+    assert answer.proven.all()
 
 
 @given(data=st.data(), size=st.sampled_from(SIZES), tied=st.booleans())
 def test_exact_is_never_a_lie(whole: Whole, data: st.DataObject, size: int, tied: bool) -> None:
     asked = data.draw(requests(whole, size, tied))
     beams, expected = asked.options["beams_in"], asked.expected()
-    for name in ("candidates", "exact"):
+    for name in ("candidates", "full"):
         reply = asked.reply(head="screen", normalizer=name)
-        exact = reply.answer.exact.reshape(-1, beams)
-        assert (exact.any(axis=1) == exact.all(axis=1)).all()
-        for group in np.flatnonzero(exact[:, 0]).tolist():
+        proven = reply.answer.proven.reshape(-1, beams)
+        assert (proven.any(axis=1) == proven.all(axis=1)).all()
+        for group in np.flatnonzero(proven[:, 0]).tolist():
             found = zip(reply.parents[group].tolist(), reply.tokens[group].tolist(), strict=True)
             pairs = [(pair.parent, pair.token) for pair in expected[group]]
             assert [pair for pair in found if pair[0] >= 0] == pairs
 
 
-@given(data=st.data(), head=st.sampled_from(["exact", "sketch", "screen"]))
+@given(data=st.data(), head=st.sampled_from(["full", "sketch", "screen"]))
 def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: str) -> None:
     asked = data.draw(requests(whole, 300, False))
     together, beams = asked.reply(head=head), asked.options["beams_in"]
@@ -176,7 +176,7 @@ def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: s
         alone = asked.decoder.beam_step(asked.hidden[rows], **options, head=head)
         for mine, ours in zip(alone[:5], together[:5], strict=True):
             np.testing.assert_array_equal(mine[0], ours[group])
-        np.testing.assert_array_equal(alone.answer.exact, together.answer.exact[rows])
+        np.testing.assert_array_equal(alone.answer.proven, together.answer.proven[rows])
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> No
     decoder, hidden = whole(300, False), make_hidden(4, 8)
     asked: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [1]}
     asked["finished"] = [False, True, False, False]
-    exact, bounded = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
-    np.testing.assert_equal(exact[:5], bounded[:5])
-    np.testing.assert_array_equal(exact.answer.exact, bounded.answer.exact)
+    full, bounded = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
+    np.testing.assert_equal(full[:5], bounded[:5])
+    np.testing.assert_array_equal(full.answer.proven, bounded.answer.proven)
     assert bounded.answer.scanned.tolist() == [300, 0, 300, 300]
     rule = Constraints(banned=[299])
     banned = decoder.beam_step(hidden, head="sketch", constraints=rule, **asked)
@@ -222,13 +222,13 @@ def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: 
     """The second hypothesis' best token ranks at the ends of the first's interval, and near."""
     decoder, hidden = whole(300, False), make_hidden(2, 8)
     softmax = decoder.index.softmax
-    exact, bounded = (cast(Any, decoder.index.head(name)) for name in PROVING)
+    full, bounded = (cast(Any, decoder.index.head(name)) for name in PROVING)
     logits = logits64(softmax.weight, softmax.bias, hidden)
     log_z = [log_z_of(row) for row in logits]
     fields = {
-        "quick": exact.quick_log_z(hidden),
+        "quick": full.quick_log_z(hidden),
         "sketch": bounded.log_z(hidden, 1.0),
-        "float64": exact.log_z(hidden, 1.0),
+        "float64": full.log_z(hidden, 1.0),
     }[first]
     _, low, high = interval_of(fields, 1.0).T
     best = [Fraction(float(row.max())) for row in logits]
@@ -248,8 +248,8 @@ def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: 
             ]
             pairs = beam_pairs(group, 5, [0], 0.0)
             gaps = [one.rank - next_.rank for one, next_ in pairwise(pairs)]
-            assert reply.answer.exact.all() or min(gaps) < 1e-11 * (1 + abs(pairs[0].rank))
-            if reply.answer.exact.all():
+            assert reply.answer.proven.all() or min(gaps) < 1e-11 * (1 + abs(pairs[0].rank))
+            if reply.answer.proven.all():
                 assert reply.parents[0].tolist() == [pair.parent for pair in pairs[:4]]
                 assert reply.tokens[0].tolist() == [pair.token for pair in pairs[:4]]
 
@@ -266,9 +266,9 @@ def test_ties_of_different_contexts_are_open_and_of_equal_ones_are_not(tmp_path:
     hidden = np.concatenate([row, -row, row, row])
     scores = np.array([-0.5, -0.5, -0.5, -0.5], np.float32)
     tied = decoder.beam_step(hidden, scores, beams_in=2, beams_out=3)
-    assert tied.answer.exact.tolist() == [False, False, True, True]
+    assert tied.answer.proven.tolist() == [False, False, True, True]
     assert tied.parents[1].tolist() == [0, 1, 0]
     scores[[1, 3]] = np.nextafter(scores[[1, 3]], np.float32(0))
     apart = decoder.beam_step(hidden, scores, beams_in=2, beams_out=3)
-    assert apart.answer.exact.all()
+    assert apart.answer.proven.all()
     assert apart.parents.tolist() == [[1, 0, 1]] * 2

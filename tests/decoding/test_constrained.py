@@ -15,7 +15,7 @@ from tests.oracle import best, logits64
 from tests.refusals import refused
 from tests.synthetic import make_hidden
 
-EVERY_HEAD = pytest.mark.parametrize("name", ["exact", "sketch", "screen"])
+EVERY_HEAD = pytest.mark.parametrize("name", ["full", "sketch", "screen"])
 
 
 def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
@@ -80,11 +80,11 @@ def test_the_answer_is_the_full_softmaxs_over_what_remains(
     assert (np.diff(np.sort(found.ids, axis=1), axis=1) > 0).all()
     order = np.lexsort((found.ids, -chosen), axis=1)
     np.testing.assert_array_equal(order, np.tile(np.arange(k), (rows, 1)))
-    exact, scanned, fallback = found.answer[4:7]
-    np.testing.assert_array_equal(found.ids[exact], best(expected, k)[exact])
+    proven, scanned, fallback = found.answer[4:7]
+    np.testing.assert_array_equal(found.ids[proven], best(expected, k)[proven])
     proves = decoder.index.head(name).proves
-    assert proves <= bool(exact.all())
-    assert not (fallback & (proves | ~exact)).any()
+    assert proves <= bool(proven.all())
+    assert not (fallback & (proves | ~proven)).any()
     assert ((k <= scanned) & (scanned <= size)).all()
     for row in range(rows):
         own = constraints.for_rows(rows).take(np.array([row]))
@@ -106,7 +106,7 @@ def test_more_than_what_remains_is_refused(whole: Whole, name: Any, k: int) -> N
 def test_a_few_allowed_ids_need_no_head(whole: Whole) -> None:
     few, hidden = Constraints(allowed=[7, 9, 8]), make_hidden(2, 8)
     answer = whole(300, False).topk(hidden, 2, head="screen", constraints=few).answer
-    assert answer.exact.all()
+    assert answer.proven.all()
     assert not answer.fallback.any()
     assert answer.scanned.tolist() == [3, 3]
 
@@ -119,14 +119,14 @@ def test_no_rule_changes_nothing_and_what_a_head_looks_at_may_all_be_banned(
         plain = decoder.topk(hidden, 4, head=head)
         reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
         np.testing.assert_equal(reply[:2], plain[:2])
-        np.testing.assert_array_equal(reply.answer.exact, plain.answer.exact)
+        np.testing.assert_array_equal(reply.answer.proven, plain.answer.proven)
     found = decoder.index.head("screen").candidates(hidden, 1)
     banned = [ids.tolist()[3:] for ids in np.split(found.ids, found.offsets[1:-1])]
     constraints = Constraints(banned=banned)
     reply = decoder.topk(hidden, 4, head="screen", constraints=constraints)
     assert reply.answer.fallback.all()
-    assert reply.answer.exact.all()
-    worst = decoder.topk(hidden, 300, head="exact").ids[:, 150:]
+    assert reply.answer.proven.all()
+    worst = decoder.topk(hidden, 300, head="full").ids[:, 150:]
     plain = decoder.topk(hidden, 4, head="screen")
     reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=list(worst)))
     np.testing.assert_array_equal(reply.ids, plain.ids)

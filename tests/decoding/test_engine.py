@@ -21,11 +21,11 @@ from tests.synthetic import make_hidden, make_softmax, screen_arrays, usual_sket
 def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
     decoder = whole(17, False)
     name = f"{decoder.name}@{decoder.version}"
-    screen, exact = decoder.engine("screen", (), ""), decoder.engine("exact", (), "exact")
+    screen, full = decoder.engine("screen", (), ""), decoder.engine("full", (), "full")
     assert repr(decoder) == f"<LocalDecoder {name}: default head screen>"
     assert repr(screen).startswith(f"<LocalEngine {name}: head=screen ")
     assert "probes=1" in repr(screen)
-    assert repr(exact) == f"<LocalEngine {name}: head=exact, normalizer=exact>"
+    assert repr(full) == f"<LocalEngine {name}: head=full, normalizer=full>"
 
 
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
@@ -37,12 +37,12 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     decoder = LocalDecoder(open_index(path))
     far = decoder.topk(hidden, 5, head="screen", knobs={"escalate": 1.0}).answer
     assert far.fallback.all()
-    assert not far.exact.any()
+    assert not far.proven.any()
     assert far.max_errors.tolist() == [1e-15] * 9
     near = decoder.topk(hidden, 5, head="screen").answer
     assert not near.fallback.any()
     assert near.max_errors.tolist() == [1.0] * 9
-    assert decoder.topk(hidden, 5, exact=True).answer.exact.all()
+    assert decoder.topk(hidden, 5, exact=True).answer.proven.all()
 
 
 @pytest.mark.parametrize("widths", [(None,), (1e-9, 1e-4, 0.05, 100.0)])
@@ -51,7 +51,7 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
     size=st.sampled_from(SIZES),
     tied=st.booleans(),
     rows=st.integers(1, 4),
-    normalizer=st.sampled_from(["exact", "sketch", None]),
+    normalizer=st.sampled_from(["full", "sketch", None]),
 )
 def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     whole: Whole, widths: Any, data: Any, size: int, tied: bool, rows: int, normalizer: Any
@@ -81,8 +81,8 @@ def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     log_z = logits.max(axis=1) - np.array([log_probs(row).max() for row in logits])
     assert ((low <= log_z) & (log_z <= high)).all()
     if width is None:
-        assert nearest_or_below(reply.log_probs, true)[answer.exact].all()
-        assert normalizer != "exact" or answer.exact.all()
+        assert nearest_or_below(reply.log_probs, true)[answer.proven].all()
+        assert normalizer != "full" or answer.proven.all()
         return
     possible = true >= -np.finfo(np.float32).max  # float32 holds no others
     printed = np.spacing(np.abs(reply.log_probs[possible]).astype(np.float32))
@@ -103,7 +103,7 @@ def test_a_width_is_kept_alike_in_any_batch(whole: Whole, width: float) -> None:
 
 def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
     decoder, hidden = whole(300, False), make_hidden(4, 8)
-    wanted = present(decoder.score(hidden, [0] * 4, normalizer="exact").answer.log_z)
+    wanted = present(decoder.score(hidden, [0] * 4, normalizer="full").answer.log_z)
     unbiased = Constraints(biased=[1], bias=[0.0])
     answers = [
         decoder.topk(hidden, 3, width=1e-5).answer,
@@ -115,8 +115,8 @@ def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
         assert answer.normalizer == "sketch"
         np.testing.assert_allclose(present(answer.log_z), wanted, atol=2e-5)
     stepped = decoder.beam_step(hidden, beams_in=1, beams_out=2, width=1e-5).answer
-    assert stepped.normalizer == "exact"
-    np.testing.assert_array_equal(answers[0].exact, decoder.topk(hidden, 3).answer.exact)
+    assert stepped.normalizer == "full"
+    np.testing.assert_array_equal(answers[0].proven, decoder.topk(hidden, 3).answer.proven)
 
 
 def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole) -> None:
@@ -127,7 +127,7 @@ def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole
         inside = set(found.ids[found.offsets[row] : found.offsets[row + 1]].tolist())
         assert set(np.flatnonzero(np.isfinite(reply.log_probs[row])).tolist()) == inside
     np.testing.assert_allclose(np.exp(reply.log_probs).sum(axis=1), 1, rtol=1e-5)
-    assert not reply.answer.exact.any()
+    assert not reply.answer.proven.any()
 
 
 @pytest.mark.parametrize(

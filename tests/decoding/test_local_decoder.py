@@ -44,7 +44,7 @@ def test_the_default_head_answers_unless_knobs_name_another_point(decoder: Local
     np.testing.assert_array_equal(usual.answer.scanned, one.answer.scanned)
     first, again = (decoder._head("screen", (("probes", 2.0),)) for _ in range(2))
     assert first is again
-    with pytest.raises(InvalidRequest, match="exact, screen"):
+    with pytest.raises(InvalidRequest, match="full, screen"):
         decoder.topk(make_hidden(1), 1, head="svd")
 
 
@@ -90,4 +90,4 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache
 )
 def test_a_misspelt_keyword(decoder: LocalDecoder, method: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="unknown keyword: hed"):
-        getattr(decoder, method)(make_hidden(1), hed="exact", **arguments)
+        getattr(decoder, method)(make_hidden(1), hed="full", **arguments)

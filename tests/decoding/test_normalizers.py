@@ -7,7 +7,7 @@ import pytest
 from logitsieve.api.keywords import NORMALIZER_CODES
 from logitsieve.decoding import NORMALIZERS, LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
-from logitsieve.decoding.normalizers import EXACT, Query
+from logitsieve.decoding.normalizers import FULL, Query
 from logitsieve.index import open_index
 from tests.decoding.normalized import (
     CONSTRAINTS,
@@ -43,7 +43,7 @@ def test_what_a_normalizer_needs_is_named(tmp_path: Path) -> None:
     decoder = LocalDecoder(open_index(write_model(tmp_path)))
     names: list[Any] = ["lowrank", "sketch"]
     for name in names:
-        with refused("normalizer", "the index has exact, screen"):
+        with refused("normalizer", "the index has full, screen"):
             decoder.topk(make_hidden(1), 1, normalizer=name)
 
 
@@ -66,7 +66,7 @@ def test_exact_is_over_the_vocabulary_whatever_head_answers(
 ) -> None:
     asked = CONSTRAINTS[constraints]
     for head in decoder.index.heads:
-        found = normalized(decoder, "exact", constraints=asked, head=head, scale=scale)
+        found = normalized(decoder, "full", constraints=asked, head=head, scale=scale)
         value, low, high = in_bounds(found.value, found.low, found.high)
         wanted = truth(asked, scale)
         np.testing.assert_allclose(value, wanted, rtol=1e-7, atol=1e-12)
@@ -77,9 +77,9 @@ def test_exact_is_over_the_vocabulary_whatever_head_answers(
 def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
     """One row in each slice, and all in one."""
     hidden = np.repeat(HIDDEN, 3000, axis=0)
-    exact = decoder.index.head("exact")
-    many = EXACT.log_z(Query(decoder.index, exact, hidden)).value
-    few = EXACT.log_z(Query(decoder.index, exact, HIDDEN)).value
+    full = decoder.index.head("full")
+    many = FULL.log_z(Query(decoder.index, full, hidden)).value
+    few = FULL.log_z(Query(decoder.index, full, HIDDEN)).value
     np.testing.assert_array_equal(many, np.repeat(few, 3000))
 
 

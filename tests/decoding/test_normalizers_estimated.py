@@ -51,7 +51,7 @@ def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path,
     """Beside another head, also if `svd` itself answers by fewer."""
     softmax = make_softmax(77, 20)
     parts = {"svd": preview_arrays(softmax, 20), "screen": screen_arrays(softmax)}
-    entries = {"exact": HeadEntry(), "screen": HeadEntry("screen")}
+    entries = {"full": HeadEntry(), "screen": HeadEntry("screen")}
     entries["svd"] = HeadEntry("svd", {"width": 2.0})
     index = open_index(
         write_heads(tmp_path / "demo" / "1", softmax, "svd", parts=parts, heads=entries)
@@ -120,7 +120,7 @@ def test_sampled_errs_by_nothing_where_all_is_looked_at(
     decoder: LocalDecoder, constraints: str, scale: float
 ) -> None:
     asked = CONSTRAINTS[constraints]
-    for head in ("screen", "sketch", "exact"):
+    for head in ("screen", "sketch", "full"):
         found = normalized(decoder, "sampled", constraints=asked, head=head, scale=scale)
         assert (found.low, found.high) == (None, None)
         sure, wanted = present(found.error) == 0, truth(asked, scale)

@@ -33,7 +33,7 @@ def test_lazy_draws_follow_the_softmax(
     asked = CONSTRAINTS[constraints]
     options: Any = {"temperature": temperature, "constraints": asked, "head": head}
     reply = decoder.sample(HIDDEN, 6000, seeds=range(4), **options)
-    assert not reply.answer.exact.any()
+    assert not reply.answer.proven.any()
     assert reply.answer.normalizer == "sampled"
     good = decoder.topk(HIDDEN, TRUSTED, head=head).ids == ORDER[:, :TRUSTED]
     rows = np.flatnonzero(good.all(axis=1))
@@ -60,7 +60,7 @@ def test_what_a_head_missed_is_drawn_all_the_same(decoder: LocalDecoder) -> None
         *zip(CONSTRAINTS, repeat(0.8), cycle([(0.9, 0.0), (1.0, 0.02), (0.7, 0.05)]), strict=False),
     ],
 )
-@pytest.mark.parametrize("head", ["exact", "sketch"])
+@pytest.mark.parametrize("head", ["full", "sketch"])
 def test_draws_are_the_best_of_what_remains_by_the_noise_of_all(
     decoder: LocalDecoder,
     head: str,
@@ -72,7 +72,7 @@ def test_draws_are_the_best_of_what_remains_by_the_noise_of_all(
     asked, (top_p, min_p) = CONSTRAINTS[constraints], filters
     options: Any = {"seeds": range(4), "step": 3, "temperature": temperature, "constraints": asked}
     reply = decoder.sample(HIDDEN, 300, top_p=top_p, min_p=min_p, head=head, **options)
-    assert reply.answer.exact.all()
+    assert reply.answer.proven.all()
     of_some = filters != (1.0, 0.0) or "allow" in constraints
     assert reply.answer.normalizer == ("candidates" if of_some else head)
     for row, logits in enumerate(logits_of(asked)):
@@ -84,7 +84,7 @@ def test_draws_are_the_best_of_what_remains_by_the_noise_of_all(
         )
         value, low, high = (each[row] for each in log_z_in(reply.answer))
         assert low - 1e-6 * abs(log_z) <= log_z <= high + 1e-6 * abs(log_z)
-        if head == "exact":
+        if head == "full":
             assert value == pytest.approx(log_z, rel=1e-6)
             wanted = scaled - log_z
             np.testing.assert_allclose(reply.log_probs[row], wanted, rtol=1e-6, atol=1e-7)
@@ -108,8 +108,8 @@ def test_draws_by_the_best_ids_are_those_by_all(
     options: Any = {"seeds": range(4), "step": 2, "temperature": 1.2, "top_p": top_p}
     options |= {"min_p": min_p, "constraints": CONSTRAINTS[constraints]}
     with monkeypatch.context() as all_logits:
-        all_logits.setattr(decoder.index.head("exact"), "quick_best", False)
-        wanted = LocalDecoder(decoder.index).sample(HIDDEN, 200, head="exact", **options)
+        all_logits.setattr(decoder.index.head("full"), "quick_best", False)
+        wanted = LocalDecoder(decoder.index).sample(HIDDEN, 200, head="full", **options)
     monkeypatch.setattr(sampler, "BEST", best)
     monkeypatch.setattr(sampler, "MANY", min(4 * best, SIZE - 1))
     monkeypatch.setattr(sampler, "LEAST_PRODUCTS", 0)
@@ -117,21 +117,21 @@ def test_draws_by_the_best_ids_are_those_by_all(
     monkeypatch.setattr(sampler, "MOST_OPEN", np.inf)
     monkeypatch.setattr(decoder.index.head("sketch"), "quick_best", True)
     decoder = LocalDecoder(decoder.index)  # without heads made before
-    for head in ("exact", "sketch"):
+    for head in ("full", "sketch"):
         scored = decoder.sample(HIDDEN, 200, head=head, **options)
         np.testing.assert_array_equal(scored.ids, wanted.ids)
-        assert scored.answer.exact.all()
-        if head == "exact":
+        assert scored.answer.proven.all()
+        if head == "full":
             (_, low, high), (_, least, most) = map(log_z_in, (scored.answer, wanted.answer))
             assert ((low <= most) & (high >= least)).all()
             off = np.abs(scored.log_probs - wanted.log_probs)
             assert (off <= (high - low)[:, None] + 1e-6 * (1 + np.abs(wanted.log_probs))).all()
     if top_p == 1.0 and min_p == 0.0:
         monkeypatch.delattr(sampler, "_from_all")  # no draw is left open
-    for head in ("exact", "sketch"):
+    for head in ("full", "sketch"):
         reply = decoder.sample(HIDDEN, 200, head=head, log_probs=False, **options)
         np.testing.assert_array_equal(reply.ids, wanted.ids)
-        assert reply.answer.exact.all()
+        assert reply.answer.proven.all()
         assert (reply.answer.log_z, reply.answer.normalizer) == (None, "")
         assert np.isnan(reply.log_probs).all()
         assert (reply.answer.scanned <= SIZE).all()
@@ -141,7 +141,7 @@ def test_a_normalizer_wants_log_p(decoder: LocalDecoder, monkeypatch: pytest.Mon
     monkeypatch.setattr(sampler, "MANY", 8)
     monkeypatch.setattr(sampler, "LEAST_PRODUCTS", 0)
     for top_p in (1.0, 0.5):
-        options: Any = {"seeds": 1, "normalizer": "exact", "head": "exact", "top_p": top_p}
+        options: Any = {"seeds": 1, "normalizer": "full", "head": "full", "top_p": top_p}
         reply = decoder.sample(HIDDEN, log_probs=False, **options)
         np.testing.assert_array_equal(reply.log_probs, decoder.sample(HIDDEN, **options).log_probs)
 
@@ -177,10 +177,10 @@ def test_a_width_holds_with_filters(decoder: LocalDecoder) -> None:
 OPTIONS: list[dict[str, Any]] = [
     {"head": "sketch"},
     {"head": "sketch", "normalizer": "sketch"},
-    {"head": "exact"},
+    {"head": "full"},
     {"head": "screen"},
     {"head": "svd", "top_p": 0.8},
-    {"head": "exact", "top_p": 0.9, "min_p": 0.001},
+    {"head": "full", "top_p": 0.9, "min_p": 0.001},
     {"head": "sketch", "top_p": 0.9},
     {"head": "sketch", "top_k": 40, "min_p": 0.01},
 ]
@@ -219,7 +219,7 @@ def test_a_draw_depends_on_its_seed_step_and_place_alone(
     assert changed.tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "full", "screen"])
 def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str) -> None:
     hidden = make_hidden(33, seed=8)
     two = LocalDecoder(open_index(write_whole(tmp_path, "demo"), threads=2))
@@ -239,12 +239,12 @@ def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: Lo
     assert chi_square_p(counts_of(ids), probs) > 1e-3
     equal, chance = ids[1:, 0] == ids[:-1, 0], (probs**2).sum()
     assert abs(equal.mean() - chance) < 5 * np.sqrt(chance / len(equal))
-    many, one = (decoder.sample(HIDDEN[:rows], 40, seeds=11, head="exact") for rows in (4, 1))
+    many, one = (decoder.sample(HIDDEN[:rows], 40, seeds=11, head="full") for rows in (4, 1))
     np.testing.assert_array_equal(many.ids[:1], one.ids)
-    assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="exact").ids).any()
+    assert (many.ids[1] != decoder.sample(HIDDEN[1:2], 40, seeds=11, head="full").ids).any()
 
 
-@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "full", "screen"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normalizer: Any) -> None:
     target: Any = {"head": head, "normalizer": normalizer}
@@ -256,11 +256,11 @@ def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normal
     known = np.isfinite(scores.log_probs).all(axis=1)
     np.testing.assert_allclose(found[known], wanted[known], rtol=2e-7)
     assert (found[~known] >= wanted[~known]).all()
-    if normalizer in ("exact", "sketch"):
+    if normalizer in ("full", "sketch"):
         np.testing.assert_allclose(reply.log_probs, scores.log_probs, atol=2e-6)
 
 
-@pytest.mark.parametrize("head", ["sketch", "exact", "screen", "svd"])
+@pytest.mark.parametrize("head", ["sketch", "full", "screen", "svd"])
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "min_p": 0.1}], ids=str)
 def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str, filters: Any) -> None:
     for asked in (None, CONSTRAINTS["best banned"], CONSTRAINTS["some allow few"]):
@@ -268,40 +268,40 @@ def test_temperature_0_is_the_best_id(decoder: LocalDecoder, head: str, filters:
         wanted = decoder.topk(HIDDEN, 1, constraints=asked, head=head)
         np.testing.assert_array_equal(reply.ids, np.repeat(wanted.ids, 3, axis=1))
         assert (reply.log_probs == 0).all()
-        np.testing.assert_array_equal(reply.answer.exact, wanted.answer.exact)
+        np.testing.assert_array_equal(reply.answer.proven, wanted.answer.proven)
 
 
 def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
     def claimed(**options: Any) -> Any:
-        return decoder.sample(HIDDEN, 2, seeds=0, **options).answer.exact.tolist()
+        return decoder.sample(HIDDEN, 2, seeds=0, **options).answer.proven.tolist()
 
-    assert claimed(head="sketch") == claimed(head="exact") == [True] * 4
+    assert claimed(head="sketch") == claimed(head="full") == [True] * 4
     assert claimed(head="screen") == claimed(head="svd") == [False] * 4
     assert claimed(head="screen", top_k=5) == claimed(head="svd", top_k=5, top_p=0.5) == [False] * 4
     assert claimed(head="svd", top_p=0.5) == [True] * 4  # its fallback
-    assert claimed(head="sketch", top_k=5) == claimed(head="exact", top_p=0.5) == [True] * 4
+    assert claimed(head="sketch", top_k=5) == claimed(head="full", top_p=0.5) == [True] * 4
     assert claimed(head="screen", top_k=100) == [True] * 4  # more than its lists hold: its fallback
     few = CONSTRAINTS["few allowed"]
     assert claimed(head="screen", constraints=few) == [True] * 4  # each is computed
     some = CONSTRAINTS["some allow few"]
     assert claimed(head="screen", constraints=some) == [True] * 4
     assert claimed(exact=True) == [True] * 4
-    assert decoder.sample(HIDDEN, exact=True).answer.head in ("sketch", "exact")
+    assert decoder.sample(HIDDEN, exact=True).answer.head in ("sketch", "full")
     for temperature in (1e-5, 1.0, 1e4):
         reply = decoder.sample(HIDDEN, 3000, seeds=0, temperature=temperature, head="sketch")
         assert ((reply.answer.scanned >= 1) & (reply.answer.scanned <= SIZE)).all()
-    assert (decoder.sample(HIDDEN, head="exact").answer.scanned == SIZE).all()
+    assert (decoder.sample(HIDDEN, head="full").answer.scanned == SIZE).all()
     assert (decoder.sample(HIDDEN, seeds=0, head="svd").answer.scanned < 128 + 60).all()
     with refused("constraints"):
         decoder.sample(HIDDEN, constraints=Constraints(allowed=[]))
-    for head in ("sketch", "exact", "screen"):
+    for head in ("sketch", "full", "screen"):
         spoiled = HIDDEN.copy()
         spoiled[2, 0] = 3e38
         with refused("hidden[2]"):
             decoder.sample(spoiled, head=head)
 
 
-@pytest.mark.parametrize("head", ["sketch", "exact", "screen"])
+@pytest.mark.parametrize("head", ["sketch", "full", "screen"])
 def test_equal_rows_are_drawn_alike_however_large_their_logits(tmp_path: Path, head: str) -> None:
     """Noise would be lost in logits of 1e30; so would the difference of equal log Z."""
     weight = np.zeros((40, 3), np.float32)

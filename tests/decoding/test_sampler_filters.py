@@ -74,7 +74,7 @@ def warped(logits: np.ndarray, filters: Filters) -> set[int]:
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-@pytest.mark.parametrize("head", ["sketch", "exact"])
+@pytest.mark.parametrize("head", ["sketch", "full"])
 def test_filters_are_those_of_hugging_face(whole: Whole, head: str, filters: Filters) -> None:
     decoder, hidden = whole(300, False), make_hidden(6, 8, scale=0.5)
     lists = listed(decoder, head, hidden, filters)
@@ -86,7 +86,7 @@ def test_filters_are_those_of_hugging_face(whole: Whole, head: str, filters: Fil
         if filters[2] < 1 - 1e-12:  # nearer to 1, rounding decides
             assert set(ids) == warped(logits, filters)
             assert ids == filtered(logits, *filters)
-    assert lists.provenance.exact.all()
+    assert lists.provenance.proven.all()
 
 
 @given(
@@ -94,7 +94,7 @@ def test_filters_are_those_of_hugging_face(whole: Whole, head: str, filters: Fil
     size=st.sampled_from(SIZES),
     tied=st.booleans(),
     rows=st.integers(1, 4),
-    head=st.sampled_from(["sketch", "exact", "screen"]),
+    head=st.sampled_from(["sketch", "full", "screen"]),
     filters=st.tuples(
         st.sampled_from([0.0, 1e-5, 0.3, 1.0, 3.0, 1e4]),
         st.sampled_from([0, 0, 1, 3, 40, 1000]),
@@ -114,7 +114,7 @@ def test_what_remains_under_constraints(
     lists = listed(decoder, head, hidden, filters, constraints)
     for row, ids in enumerate(rows_of(lists)):
         assert len(ids) >= 1
-        if not lists.provenance.exact[row]:
+        if not lists.provenance.proven[row]:
             assert np.isfinite(logits[row, ids]).all()
             continue
         if temperature == 0:
@@ -133,7 +133,7 @@ def test_what_remains_under_constraints(
 def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
     """Their log Z is that of one, in float64."""
     forced = Constraints(biased=[3, 8], bias=[3e38, 3e38])
-    for head in ("sketch", "exact", "screen"):
+    for head in ("sketch", "full", "screen"):
         filters = 1.0, 0, 0.99, 0.0
         lists = listed(whole(300, False), head, make_hidden(2, 8), filters, forced.for_rows(2))
         assert rows_of(lists) == [[3, 8]] * 2
@@ -143,12 +143,12 @@ def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
 def test_filters_need_a_head_that_proves(whole: Whole, constraints: Constraints | None) -> None:
     decoder, hidden = whole(300, False), make_hidden(4, 8)
     options: Any = {"seeds": range(4), "top_p": 0.8, "min_p": 0.01, "constraints": constraints}
-    exact, bounded, screen = (
-        decoder.sample(hidden, 40, head=head, **options) for head in ("exact", "sketch", "screen")
+    full, bounded, screen = (
+        decoder.sample(hidden, 40, head=head, **options) for head in ("full", "sketch", "screen")
     )
-    np.testing.assert_array_equal(screen.ids, exact.ids)
+    np.testing.assert_array_equal(screen.ids, full.ids)
     np.testing.assert_array_equal(screen.log_probs, bounded.log_probs)
-    assert screen.answer.exact.all()
+    assert screen.answer.proven.all()
     assert screen.answer.fallback.all()
     assert not bounded.answer.fallback.any()
 
@@ -156,9 +156,9 @@ def test_filters_need_a_head_that_proves(whole: Whole, constraints: Constraints 
 def test_without_a_sketch_all_logits_are_drawn_from(tmp_path: Any) -> None:
     decoder = LocalDecoder(open_index(write_model(tmp_path)))
     assert "sketch" not in decoder.index.heads
-    name = next(name for name in decoder.index.heads if name != "exact")
+    name = next(name for name in decoder.index.heads if name != "full")
     asked: Any = {"seeds": 1, "top_p": 0.9}
     hidden = make_hidden(4, decoder.index.dim, scale=0.2)
-    reply, exact = (decoder.sample(hidden, 5, head=head, **asked) for head in (name, "exact"))
-    np.testing.assert_array_equal(reply.ids, exact.ids)
+    reply, full = (decoder.sample(hidden, 5, head=head, **asked) for head in (name, "full"))
+    np.testing.assert_array_equal(reply.ids, full.ids)
     assert reply.answer.fallback.all()

@@ -11,7 +11,7 @@ from logitsieve.api.keywords import MAX_ERROR
 from logitsieve.api.requests import Sampling
 from logitsieve.decoding import LocalDecoder, sampler
 from logitsieve.decoding.normalizers import Query
-from logitsieve.heads.exact import DrawOptions, ExactHead
+from logitsieve.heads.full import DrawOptions, FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import open_index
 from logitsieve.index.manifest import HeadEntry
@@ -48,9 +48,9 @@ OTHERS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> LocalDecoder:
     parts = {"sketch": usual_sketch(SOFTMAX)}
-    heads = {"exact": HeadEntry(), "sketch": HeadEntry("sketch")}
+    heads = {"full": HeadEntry(), "sketch": HeadEntry("sketch")}
     path = tmp_path_factory.mktemp("graded") / "lm" / "1"
-    write_heads(path, SOFTMAX, parts=parts, heads=heads, default_head="exact")
+    write_heads(path, SOFTMAX, parts=parts, heads=heads, default_head="full")
     return LocalDecoder(open_index(path, kernel_cache=kernel_cache))
 
 
@@ -70,12 +70,12 @@ def test_draws_at_a_grade_are_those_of_exact(
     graded: LocalDecoder, options: dict[str, Any], samples: int, log_probs: bool
 ) -> None:
     asked: dict[str, Any] = {"seeds": range(5), "step": 3, "log_probs": log_probs, **options}
-    wanted = graded.sample(HIDDEN, samples, head="exact", **asked)
+    wanted = graded.sample(HIDDEN, samples, head="full", **asked)
     for target in ({}, {"max_error": 1e-3}, {"max_error": 0.0}, {"exact": True}):
         reply = graded.sample(HIDDEN, samples, **asked, **target)
         np.testing.assert_array_equal(reply.ids, wanted.ids)
         proven = target in ({"max_error": 0.0}, {"exact": True})
-        assert reply.answer.exact.all() or not proven
+        assert reply.answer.proven.all() or not proven
         most = 0.0 if proven else target.get("max_error", MAX_ERROR)
         assert (reply.answer.max_errors <= most).all()
         if log_probs:
@@ -96,7 +96,7 @@ def test_log_z_of_a_graded_draw_is_an_estimate(
     reply = graded.sample(HIDDEN, seeds=1, **options)
     answer, scale = reply.answer, 1.0 / options.get("temperature", 1.0)
     assert (answer.head, answer.normalizer, answer.max_error) == ("sketch", "approximate", 1e-15)
-    assert not answer.exact.any()
+    assert not answer.proven.any()
     assert (answer.log_z_low, answer.log_z_high) == (None, None)
     assert (answer.scanned < SOFTMAX.vocab_size).all()
     true = np.array([log_sum_exp(scale * row) for row in LOGITS])
@@ -120,20 +120,20 @@ def test_log_z_of_a_nucleus_is_an_estimate_unless_a_pass_finds_it(
     reply = graded.sample(hidden, seeds=1, **options)
     answer, temperature = reply.answer, options.get("temperature", 1.0)
     assert answer.normalizer == "approximate"
-    assert 0 < answer.exact.sum() < len(hidden)
+    assert 0 < answer.proven.sum() < len(hidden)
     logits = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
     for row, values in enumerate(logits):
         left = filtered(values, temperature, 0, options["top_p"], 0.0)
         assert reply.ids[row, 0] in left
         off = abs(present(answer.log_z)[row] - log_sum_exp(values[left] / temperature))
-        assert off <= (sampler.NUCLEUS_WIDTH if answer.exact[row] else 0.02)
-        assert (present(answer.log_z_error)[row] == 0) == answer.exact[row]
+        assert off <= (sampler.NUCLEUS_WIDTH if answer.proven[row] else 0.02)
+        assert (present(answer.log_z_error)[row] == 0) == answer.proven[row]
 
 
 @pytest.mark.parametrize(
     ("asked", "normalizer"),
     [
-        ({"exact": True}, "exact"),
+        ({"exact": True}, "full"),
         ({"max_error": 0.0}, "sketch"),
         ({"width": 1e-3}, "sketch"),
         ({"normalizer": "sketch"}, "sketch"),
@@ -142,7 +142,7 @@ def test_log_z_of_a_nucleus_is_an_estimate_unless_a_pass_finds_it(
 )
 def test_a_proof_is_asked_for(graded: LocalDecoder, asked: dict[str, Any], normalizer: str) -> None:
     answer = graded.sample(HIDDEN, seeds=1, **asked).answer
-    assert answer.exact.all()
+    assert answer.proven.all()
     assert (answer.log_z_error, answer.normalizer) == (None, normalizer)
     spans = present(answer.log_z_high) - present(answer.log_z_low)
     assert (spans <= asked.get("width", 0.1) + 1e-5).all()
@@ -188,7 +188,7 @@ def test_rows_above_a_floor_are_complete(graded: LocalDecoder, k: int) -> None:
             complete = logits[order] >= floors[row]
             np.testing.assert_array_equal(best.ids[row, : complete.sum()], order[complete])
             assert (np.diff(best.logits[row]) <= 0).all()
-        assert not best.exact.any()
+        assert not best.proven.any()
         if options.min_p:
             wanted = LOGITS.max(axis=1) + np.log(options.min_p) / options.scale
             np.testing.assert_allclose(floors, wanted, atol=1e-5)
@@ -216,8 +216,8 @@ def test_a_rough_interval_decides_draws_that_the_best_ids_leave_open(
     hidden = np.concatenate([make_hidden(40, 192, scale=each) for each in scales])
     seeds = np.arange(200, dtype=np.uint64)
     drawn = DrawOptions(1, seeds, 0, 1 / options.get("temperature", 1.0), None, options["top_p"])
-    wanted = ExactHead(SOFTMAX).draw(hidden, drawn._replace(min_p=options.get("min_p", 0.0))).ids
-    for head in ("exact", "sketch"):
+    wanted = FullHead(SOFTMAX).draw(hidden, drawn._replace(min_p=options.get("min_p", 0.0))).ids
+    for head in ("full", "sketch"):
         found = graded.sample(hidden, seeds=seeds, head=head, log_probs=False, **options).ids
         np.testing.assert_array_equal(found, wanted)
     assert len(decided) == 2

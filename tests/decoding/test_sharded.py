@@ -72,8 +72,8 @@ def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | N
     hidden, steps = make_hidden(4, 128), dict[str, Any](beams_in=2, beams_out=3, head="sketch")
     for each, calls in ((decoder, 1), (sharded, 3)):
         top = each.topk(hidden, 5, **grade)
-        np.testing.assert_array_equal(top.ids, decoder.topk(hidden, 5, head="exact").ids)
-        assert not top.answer.exact.any()
+        np.testing.assert_array_equal(top.ids, decoder.topk(hidden, 5, head="full").ids)
+        assert not top.answer.proven.any()
         np.testing.assert_allclose(top.answer.max_errors, calls * chance)
         step = each.beam_step(hidden, **{**steps, **grade}).answer
         np.testing.assert_allclose(step.max_errors, min(1.0, 2 * calls * chance))
@@ -84,14 +84,14 @@ def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | N
             drawn = each.sample(hidden, **grade, **kept).answer
             proven = calls > 1 and not kept  # shards compute all logits of draws from all ids
             np.testing.assert_allclose(drawn.max_errors, 0.0 if proven else calls * chance)
-    draws, exact = (
+    draws, proof = (
         decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, **target)
-        for target in (grade, Target(head="exact"))
+        for target in (grade, Target(head="full"))
     )
-    np.testing.assert_equal(draws[:2], exact[:2])
-    np.testing.assert_allclose(draws.answer.max_errors, np.where(draws.answer.exact, 0.0, chance))
-    assert not draws.answer.exact.all()
-    assert exact.answer.exact.all()
+    np.testing.assert_equal(draws[:2], proof[:2])
+    np.testing.assert_allclose(draws.answer.max_errors, np.where(draws.answer.proven, 0.0, chance))
+    assert not draws.answer.proven.all()
+    assert proof.answer.proven.all()
     many = decoder.topk(hidden, 5, constraints=Constraints(banned=range(100)), **grade).answer
     np.testing.assert_allclose(many.max_errors, min(1.0, 4 * chance))  # of 16, 32, 64 and 128 ids
     unsure = sharded.sample(hidden, top_k=7, top_p=0.5, **grade).answer
@@ -111,7 +111,7 @@ def sharded(
     return open_sharded(split_index(whole, out, request.param))
 
 
-@pytest.mark.parametrize("head", ["sketch", "exact"])
+@pytest.mark.parametrize("head", ["sketch", "full"])
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_the_best_ids(local: LocalDecoder, sharded: ShardedDecoder, name: str, head: str) -> None:
     for k in (1, 3) if "allowed" in name else (1, 5, 300):
@@ -120,14 +120,14 @@ def test_the_best_ids(local: LocalDecoder, sharded: ShardedDecoder, name: str, h
             for each in (local, sharded)
         )
         np.testing.assert_equal(one[:2], other[:2])
-        assert other.answer.exact.all()
+        assert other.answer.proven.all()
         assert (other.answer.head, other.answer.rows_missing) == (head, ())
 
 
 def test_the_ends_of_what_can_be_asked_for(local: LocalDecoder, sharded: ShardedDecoder) -> None:
     one, other = local.topk(HIDDEN, V), sharded.topk(HIDDEN, V)
     np.testing.assert_array_equal(one.logits, other.logits)
-    settled = other.answer.exact
+    settled = other.answer.proven
     np.testing.assert_array_equal(one.ids[settled], other.ids[settled])
     options: Any = {"beams_in": 3, "beams_out": 2, "finished": np.ones(9, bool), "eos_ids": [1]}
     step, same = (each.beam_step(HIDDEN, **options) for each in (local, sharded))
@@ -136,12 +136,12 @@ def test_the_ends_of_what_can_be_asked_for(local: LocalDecoder, sharded: Sharded
         sharded.topk(HIDDEN, 1, model="other")
 
 
-@pytest.mark.parametrize("normalizer", ["sketch", "exact"])
+@pytest.mark.parametrize("normalizer", ["sketch", "full"])
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_log_z_lies_in_its_interval(sharded: ShardedDecoder, name: str, normalizer: Any) -> None:
     constraints = CONSTRAINTS[name]
     reply = sharded.topk(
-        HIDDEN, 1, constraints=constraints, normalizer=normalizer, width=1e-3, head="exact"
+        HIDDEN, 1, constraints=constraints, normalizer=normalizer, width=1e-3, head="full"
     )
     _, low, high = log_z_in(reply.answer)
     if constraints is None:
@@ -161,7 +161,7 @@ def test_scores_keep_the_width(local: LocalDecoder, sharded: ShardedDecoder, nam
         for each in (local, sharded)
     )
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=3e-5)
-    assert not other.answer.exact.any()
+    assert not other.answer.proven.any()
 
 
 @pytest.mark.parametrize("how", FILTERS, ids=str)
@@ -169,13 +169,13 @@ def test_scores_keep_the_width(local: LocalDecoder, sharded: ShardedDecoder, nam
 def test_draws_are_those_of_the_whole(
     local: LocalDecoder, sharded: ShardedDecoder, how: dict[str, Any], name: str
 ) -> None:
-    for head in ("exact", "sketch"):
+    for head in ("full", "sketch"):
         options: Any = {"seeds": SEEDS, "step": 5, "head": head, "constraints": CONSTRAINTS[name]}
         one, other = (each.sample(HIDDEN, 40, **options, **how) for each in (local, sharded))
         proven = not {"top_p", "min_p"} & how.keys()
-        assert other.answer.exact.mean() > 0.8 if proven else not other.answer.exact.any()
+        assert other.answer.proven.mean() > 0.8 if proven else not other.answer.proven.any()
         np.testing.assert_array_equal(one.ids, other.ids)
-        off = 1e-5 if head == "exact" else 0.5  # where codes alone bound log Z
+        off = 1e-5 if head == "full" else 0.5  # where codes alone bound log Z
         np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=off)
 
 
@@ -188,7 +188,7 @@ def test_beams_are_those_of_the_whole(
     options |= {"constraints": CONSTRAINTS[name], "finished": np.arange(9) == 4, "eos_ids": [2]}
     scores = -np.arange(9, dtype=np.float32) / 7
     one, other = (each.beam_step(HIDDEN, scores, **options) for each in (local, sharded))
-    assert other.answer.exact.all()
+    assert other.answer.proven.all()
     choices, same = ((each.parents, each.tokens, each.finished) for each in (one, other))
     np.testing.assert_equal(choices, same)
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6, atol=1e-5)
@@ -205,7 +205,7 @@ def test_equal_logits_of_two_shards_are_in_order_and_not_exact(tmp_path: Path) -
     tied = (one.ids == [40, 800]).all(axis=1)
     assert tied.any()
     np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(other.answer.exact, ~tied)
+    np.testing.assert_array_equal(other.answer.proven, ~tied)
 
 
 class Dead:
@@ -243,7 +243,7 @@ def test_a_shard_that_does_not_answer(local: LocalDecoder, sharded: ShardedDecod
     top, same = partial.topk(HIDDEN, 3), local.topk(HIDDEN, 3, constraints=banned)
     np.testing.assert_array_equal(top.ids, same.ids)
     assert top.answer.rows_missing == missing
-    assert not top.answer.exact.any()
+    assert not top.answer.proven.any()
     scores = partial.score(HIDDEN, np.full((9, 1), lost.first))
     assert (scores.log_probs == -np.inf).all()
     assert np.isinf(log_z_in(scores.answer)[2]).all()
@@ -253,7 +253,7 @@ def test_a_shard_that_does_not_answer(local: LocalDecoder, sharded: ShardedDecod
     step = partial.beam_step(HIDDEN, beams_in=1, beams_out=2)
     for reply in (scores, draws, step):
         assert reply.answer.rows_missing == missing
-        assert not reply.answer.exact.any()
+        assert not reply.answer.proven.any()
     for allowed, k in (([lost.first], 1), ([0, lost.first], 2)):
         with pytest.raises(ShardUnavailable):
             partial.topk(HIDDEN, k, constraints=Constraints(allowed=allowed))
@@ -342,7 +342,7 @@ def test_a_call_that_cannot_begin_in_time_is_not_waited_for(sharded: ShardedDeco
         with ending_by(monotonic()), pytest.raises(ShardUnavailable):
             busy.topk(HIDDEN, 3)
         ended.set()
-    assert all(call.result().answer.exact.all() for call in calls)
+    assert all(call.result().answer.proven.all() for call in calls)
 
 
 def test_a_draw_asks_each_shard_once(sharded: ShardedDecoder) -> None:

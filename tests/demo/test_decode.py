@@ -36,7 +36,7 @@ def completions(model: LanguageModel, words: int, beams: int) -> tuple[list[int]
     found = []
     for each in writer.compare([PROMPT], beams):
         assert len(set(each.by_head.values())) == 1
-        ids = writer.vocabulary.encode(each.by_head["exact"])
+        ids = writer.vocabulary.encode(each.by_head["full"])
         found.append(ids if len(ids) == words else [*ids, END])
     return found[0], found[1]
 

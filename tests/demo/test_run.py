@@ -58,18 +58,18 @@ def test_windows_are_spread_over_the_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exact", "screen", "marked"),
+    ("full", "screen", "marked"),
     [
         ("the same words", "the same world of words", "world of words"),
         ("one", "another", "another"),
         ("one more", "one", ""),
     ],
 )
-def test_what_differs_is_marked(exact: str, screen: str, marked: str) -> None:
-    text = difference(exact, screen)
+def test_what_differs_is_marked(full: str, screen: str, marked: str) -> None:
+    text = difference(full, screen)
     assert text.plain == screen
     assert " ".join(text.plain[span.start : span.end] for span in text.spans) == marked
-    assert difference(exact, exact).plain == "same"
+    assert difference(full, full).plain == "same"
 
 
 class Terminal(StringIO):
@@ -137,7 +137,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
     assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")
-    assert set(index.heads) == {"exact", "sketch", "screen"}
+    assert set(index.heads) == {"full", "sketch", "screen"}
     assert index.vocabulary == WORDS
     left = {path.name for path in options.folder.iterdir()}
     assert left == {"1", "2", "contexts.npy", "heldout.npy", "prompts.npy"}

@@ -31,17 +31,17 @@ def make_point(
     bounds, times = dict(zip(KS, low, strict=True)), dict(zip((1, 8, 64), us, strict=True))
     return OperatingPoint(
         head=head, knobs=knobs, max_error=max_error, mean=bounds, low=bounds, us_per_row=times,
-        mass_kept=0.9, candidates=dict.fromkeys(times, 300.0 if head == "exact" else 10.0),
+        mass_kept=0.9, candidates=dict.fromkeys(times, 300.0 if head == "full" else 10.0),
         step_low=step_low, step_us=dict(zip(times, step, strict=False)),
     )  # fmt: skip
 
 
-EXACT = make_point("exact", (100, 100, 40), (1, 1, 1), max_error=0)
+FULL = make_point("full", (100, 100, 40), (1, 1, 1), max_error=0)
 PROOF = make_point("sketch", (20, 22, 50), (1, 1, 1), max_error=0)
 FAST = make_point("screen", (2, 1, 1), (0.98, 0.95, 0.9), probes=1)
 WIDE = make_point("screen", (4, 2, 2), (0.999, 0.995, 0.99), probes=4)
 BATCHED = make_point("svd", (9, 3, 0.5), (0.999, 0.995, 0.99))
-POINTS = [EXACT, PROOF, FAST, WIDE, BATCHED]
+POINTS = [FULL, PROOF, FAST, WIDE, BATCHED]
 
 
 def entry(rows: int, us: float, **changes: Any) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def test_dominated_points_are_dropped_and_proven_ones_stay() -> None:
     unknown = replace(FAST, us_per_row={1: 0.5, 8: 0.5, 64: 0.5}, low={1: 1.0})  # nor at all k
     assert undominated([elsewhere, unknown, FAST]) == [elsewhere, unknown, FAST]
     lucky = make_point("screen", (1, 1, 1), (1.0, 1.0, 1.0))
-    slow = make_point("exact", (900, 900, 900), (1, 1, 1), max_error=0)
-    assert undominated([lucky, EXACT, slow]) == [lucky, EXACT]
+    slow = make_point("full", (900, 900, 900), (1, 1, 1), max_error=0)
+    assert undominated([lucky, FULL, slow]) == [lucky, FULL]
     near = make_point("sketch", (110, 110, 41), (1, 1, 1), max_error=0)  # AUTO may prefer it
-    assert undominated([EXACT, near]) == [EXACT, near]
+    assert undominated([FULL, near]) == [FULL, near]
 
 
 def test_a_grade_is_dominated_by_as_sure_a_point_alone() -> None:

@@ -18,7 +18,7 @@ from logitsieve.evaluation.precision import (
     summarize,
     wilson,
 )
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from tests.synthetic import make_head, make_hidden, make_softmax
 
 BLOCKS = [make_hidden(64), make_hidden(16, seed=5)]
@@ -42,23 +42,23 @@ def test_hits_count_ids_in_any_order_ties_with_the_last_and_no_id_twice() -> Non
 
 
 def test_the_exact_head_is_always_right_and_its_proof_needs_no_judge() -> None:
-    exact = make_head("exact", make_softmax())
-    found = evaluate(exact, exact, [make_hidden(50), make_hidden(30, seed=5)])
+    full = make_head("full", make_softmax())
+    found = evaluate(full, full, [make_hidden(50), make_hidden(30, seed=5)])
     assert (found.rows, found.scanned) == (80, {1: 300, 5: 300, 10: 300})
     assert found.mass_kept == pytest.approx(1)
     low = Counting(-1e-6)  # log Z, as rounding may leave it
-    assert evaluate(exact, low, [make_hidden(50)]).mass_kept == 1
+    assert evaluate(full, low, [make_hidden(50)]).mass_kept == 1
     proven = Precision(mean=1.0, low=1.0, worst=1.0, best=1.0, uneven=False)
     assert found.precision == {1: proven, 5: proven, 10: proven}
     with pytest.raises(ValueError, match="none"):
-        evaluate(exact, exact, [])
+        evaluate(full, full, [])
 
 
 def test_precision_and_candidates_of_a_screen() -> None:
     softmax = make_softmax()
-    screen, exact = make_head("screen", softmax), make_head("exact", softmax)
+    screen, full = make_head("screen", softmax), make_head("full", softmax)
     blocks = [make_hidden(64), make_hidden(64, seed=9)]
-    found = evaluate(screen, exact, blocks, (1, 3))
+    found = evaluate(screen, full, blocks, (1, 3))
     hidden = np.concatenate(blocks)
     dense = hidden @ softmax.weight.T + softmax.bias
     best = np.argsort(-dense, axis=1)
@@ -71,7 +71,7 @@ def test_precision_and_candidates_of_a_screen() -> None:
 
 def test_mass_is_the_softmax_over_the_candidates() -> None:
     softmax = make_softmax()
-    screen, exact = make_head("screen", softmax), make_head("exact", softmax)
+    screen, full = make_head("screen", softmax), make_head("full", softmax)
     hidden = make_hidden(5)
     dense = (hidden @ softmax.weight.T + softmax.bias).astype(np.float64)
     p = np.exp(dense - dense.max(axis=1, keepdims=True))
@@ -79,25 +79,25 @@ def test_mass_is_the_softmax_over_the_candidates() -> None:
     found = screen.candidates(hidden, 1)
     lists = np.split(found.ids, found.offsets[1:-1])
     expected = [p[row, ids].sum() for row, ids in enumerate(lists)]
-    kept = np.exp(log_mass(screen, hidden, 1, 300) - log_mass(exact, hidden, 1, 300))
+    kept = np.exp(log_mass(screen, hidden, 1, 300) - log_mass(full, hidden, 1, 300))
     np.testing.assert_allclose(kept, expected, rtol=1e-5)
-    assert evaluate(screen, exact, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
+    assert evaluate(screen, full, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
 
 
 def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
     softmax = make_softmax()
-    screen, exact = make_head("screen", softmax, escalate=0.25), make_head("exact", softmax)
-    found = evaluate(screen, exact, BLOCKS, (1, 5, 40))
+    screen, full = make_head("screen", softmax, escalate=0.25), make_head("full", softmax)
+    found = evaluate(screen, full, BLOCKS, (1, 5, 40))
     hidden = np.concatenate(BLOCKS)
     for k in (1, 5, 40):
         top = screen.topk(hidden, k)
-        own = ~top.exact
+        own = ~top.proven
         assert 0 < own.sum() < len(hidden)
         assert found.coverage[k] == own.mean()
     assert found.coverage[40] < found.coverage[1]  # lists that are too short count as well
     never = make_head("screen", softmax, escalate=1.0)
-    assert evaluate(exact, exact, BLOCKS, (1,)).coverage == {1: 1}
-    found = evaluate(never, exact, BLOCKS, (1,))
+    assert evaluate(full, full, BLOCKS, (1,)).coverage == {1: 1}
+    found = evaluate(never, full, BLOCKS, (1,))
     assert (found.coverage, found.precision[1].mean) == ({1: 0}, 1)
 
 
@@ -106,14 +106,14 @@ def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = log_mass(screen, hidden, 1, 300)
     monkeypatch.setattr(precision, "MASS_LOGITS", 600)  # two rows at once
     np.testing.assert_array_equal(log_mass(screen, hidden, 1, 300), whole)
-    exact = Counting()
-    log_mass(exact, hidden, 1, 300)
-    log_mass(exact, hidden[:2], 1, 601)
-    assert exact.listed == [2, 2, 2, 2, 1, 1, 1]
+    full = Counting()
+    log_mass(full, hidden, 1, 300)
+    log_mass(full, hidden[:2], 1, 601)
+    assert full.listed == [2, 2, 2, 2, 1, 1, 1]
 
 
 class Counting:
-    """The exact head, counting the rows that it was given."""
+    """The full head, counting the rows that it was given."""
 
     proves: ClassVar[bool] = True
 
@@ -121,7 +121,7 @@ class Counting:
         self.answered = self.summed = 0
         self.listed: list[int] = []
         self._lift = lift  # of its log Z
-        self._head = cast(ExactHead, make_head("exact", make_softmax()))
+        self._head = cast(FullHead, make_head("full", make_softmax()))
 
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         self.answered += len(np.asarray(hidden))
@@ -137,13 +137,13 @@ class Counting:
 
 
 def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:
-    exact, screen = Counting(), make_head("screen", make_softmax())
-    judge = Judge(exact, lambda: BLOCKS, (1, 5))
-    assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
-    plain = make_head("exact", make_softmax())
+    full, screen = Counting(), make_head("screen", make_softmax())
+    judge = Judge(full, lambda: BLOCKS, (1, 5))
+    assert (full.answered, full.summed) == (80, 80 // MASS_STRIDE)
+    plain = make_head("full", make_softmax())
     assert judge.evaluate(screen) == evaluate(screen, plain, BLOCKS, (1, 5))
-    assert judge.evaluate(exact).mass_kept == 1
-    assert (exact.answered, exact.summed) == (80, 80 // MASS_STRIDE)
+    assert judge.evaluate(full).mass_kept == 1
+    assert (full.answered, full.summed) == (80, 80 // MASS_STRIDE)
 
 
 @pytest.mark.parametrize(("freedom", "expected"), [(4, 2.132), (9, 1.833), (19, 1.729)])

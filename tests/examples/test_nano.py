@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads import ExactHead, ScreenHead, Softmax
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads import FullHead, ScreenHead, Softmax
+from logitsieve.heads.full import DrawOptions
 from logitsieve.heads.sketch import SketchHead
 from tests.oracle import best, logits64
 from tests.synthetic import sketch_head, usual_sketch
@@ -83,7 +83,7 @@ def test_proven_ids_are_those_of_the_product(
 
 def test_an_allowed_error_reads_less(softmax: Softmax, contexts: np.ndarray, sketch: Any) -> None:
     asked = contexts[::20]
-    head = SketchHead(softmax, usual_sketch(softmax), fallback=ExactHead(softmax))
+    head = SketchHead(softmax, usual_sketch(softmax), fallback=FullHead(softmax))
     most = head.max_error
     answers = [nano.sketch_topk(plain(softmax), sketch, h, K, most) for h in asked]
     assert np.array_equal(np.stack([ids for ids, _ in answers]), head.topk(asked, K).ids)
@@ -110,7 +110,7 @@ def test_draws_are_those_of_the_product(
     asked = np.ascontiguousarray(contexts[::6])
     seeds = np.arange(len(asked), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # large ones
     options = DrawOptions(1, seeds, scale=1 / temperature)
-    expected = ExactHead(softmax).draw(asked, options).ids[:, 0]
+    expected = FullHead(softmax).draw(asked, options).ids[:, 0]
     by_bounds = head.draw(asked, options)
     drawn = [
         nano.sketch_draw(plain(softmax), sketch, h, temperature, int(seed))
@@ -130,7 +130,7 @@ def test_a_screen_answers_as_the_product(softmax: Softmax, contexts: np.ndarray)
             "offsets": np.cumsum([0, *map(len, screen.lists)]).astype(np.int32),
             "ids": np.concatenate(screen.lists).astype(np.int32),
         },
-        fallback=ExactHead(softmax),
+        fallback=FullHead(softmax),
     )
     answers = [nano.screen_topk(plain(softmax), screen, h, K) for h in contexts[::10]]
     product = head.topk(contexts[::10], K)

@@ -45,7 +45,7 @@ def make_gpu_heads(softmax: Softmax, knobs: dict[str, dict[str, float]], fallbac
 
 def make_gpu_head(name: str, softmax: Softmax, threads: int = 1, **knobs: float) -> Head:
     """Make one head; `threads` are those of the host and change nothing."""
-    head: Head = make_gpu_heads(softmax, {"exact": {}, name: knobs})[name]
+    head: Head = make_gpu_heads(softmax, {"full": {}, name: knobs})[name]
     return head
 
 

@@ -55,13 +55,13 @@ def rounded_products() -> object:
 
 
 def test_products_of_rounded_operands_are_refused(rounded_products: object) -> None:
-    head = make_gpu_head("exact", make_softmax())
+    head = make_gpu_head("full", make_softmax())
     with pytest.raises(InvalidRequest, match=r"fp32_precision: got '(tf32|bf16)', allowed: 'ieee'"):
         head.topk(make_hidden(2), 1)
 
 
 def test_autocast_rounds_nothing_and_true_float32_is_the_default() -> None:
-    head, hidden = make_gpu_head("exact", make_softmax()), torch.from_numpy(make_hidden(3))
+    head, hidden = make_gpu_head("full", make_softmax()), torch.from_numpy(make_hidden(3))
     expected = head.topk(hidden.to(DEVICE), 5)
     with torch.autocast(DEVICE.type, torch.bfloat16):
         top = head.topk(hidden.to(DEVICE).requires_grad_(), 5)

@@ -11,7 +11,7 @@ from logitsieve.gpu import gumbel_draws as module
 from logitsieve.gpu.gumbel_draws import fields_of, gumbel_noise, weights_of
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads.full import DrawOptions
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.gpu.opened import make_gpu_heads, there
 from tests.oracle import logits64
@@ -19,8 +19,8 @@ from tests.synthetic import make_head, make_hidden, make_softmax
 
 SOFTMAX, HIDDEN = make_softmax(), make_hidden(5)
 SEEDS = np.array([1, 2, 3, 2**63, 2**64 - 5], np.uint64)
-HOST: Any = make_head("exact", SOFTMAX)
-HEADS = make_gpu_heads(SOFTMAX, {"exact": {}, "sketch": {}})
+HOST: Any = make_head("full", SOFTMAX)
+HEADS = make_gpu_heads(SOFTMAX, {"full": {}, "sketch": {}})
 
 
 @njit
@@ -60,7 +60,7 @@ def some_edits() -> Edits:
 def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: Any) -> None:
     asked = DrawOptions(40, SEEDS, 3, scale, edits, top_p, min_p)
     expected = HOST.draw(HIDDEN, asked)
-    for name in ("exact", "sketch"):
+    for name in ("full", "sketch"):
         found = HEADS[name].draw(HIDDEN, asked)
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_array_equal(found.scanned, expected.scanned)
@@ -70,17 +70,17 @@ def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: An
 @pytest.mark.parametrize("first_id", [32, 1 << 20])
 def test_ids_may_begin_anywhere(first_id: int) -> None:
     asked = DrawOptions(40, SEEDS, first_id=first_id)
-    found = HEADS["exact"].draw(HIDDEN, asked).ids
+    found = HEADS["full"].draw(HIDDEN, asked).ids
     np.testing.assert_array_equal(found, HOST.draw(HIDDEN, asked).ids)
     assert (found != HOST.draw(HIDDEN, DrawOptions(40, SEEDS)).ids).any()
 
 
 def test_draws_and_batches_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = DrawOptions(40, SEEDS, 3)
-    whole = HEADS["exact"].draw(HIDDEN, asked)
+    whole = HEADS["full"].draw(HIDDEN, asked)
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)
     monkeypatch.setattr("logitsieve.gpu.matrix.LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)
-    np.testing.assert_array_equal(HEADS["exact"].draw(HIDDEN, asked).ids, whole.ids)
+    np.testing.assert_array_equal(HEADS["full"].draw(HIDDEN, asked).ids, whole.ids)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3, 50.0])
@@ -93,7 +93,7 @@ def test_log_z_holds_the_true_one_in_its_interval(scale: float, edits: Any) -> N
     top = logits.max(axis=1, keepdims=True)
     others = np.sort(np.exp(scale * (logits - top)), axis=1)[:, :-1]
     true = np.log1p(others.sum(axis=1))
-    fields = HEADS["exact"].log_z(HIDDEN, scale, edits)
+    fields = HEADS["full"].log_z(HIDDEN, scale, edits)
     np.testing.assert_array_equal(fields[:, 0], top[:, 0])
     assert ((fields[:, 2] <= true) & (true <= fields[:, 3])).all()
     assert (fields[:, 3] - fields[:, 2] < 1e-11).all()
@@ -102,14 +102,14 @@ def test_log_z_holds_the_true_one_in_its_interval(scale: float, edits: Any) -> N
 
 def test_log_z_of_one_id_and_beside_the_best() -> None:
     softmax = make_softmax(1)
-    fields = make_gpu_heads(softmax, {"exact": {}})["exact"].log_z(HIDDEN, 2.0)
+    fields = make_gpu_heads(softmax, {"full": {}})["full"].log_z(HIDDEN, 2.0)
     assert (fields[:, 1:3] == 0).all()
     assert (fields[:, 3] < 1e-200).all()
-    ids, logits, log_z, *_ = HEADS["exact"].best_with_log_z(HIDDEN, 7)
+    ids, logits, log_z, *_ = HEADS["full"].best_with_log_z(HIDDEN, 7)
     np.testing.assert_equal((ids, logits), HOST.best_with_log_z(HIDDEN, 7)[:2])
-    np.testing.assert_array_equal(log_z, HEADS["exact"].log_z(HIDDEN, 1.0))
+    np.testing.assert_array_equal(log_z, HEADS["full"].log_z(HIDDEN, 1.0))
     softmax = Softmax(np.zeros((300, 4), np.float32), np.zeros(300, np.float32))
-    head = make_gpu_heads(softmax, {"exact": {}})["exact"]
+    head = make_gpu_heads(softmax, {"full": {}})["full"]
     ids, logits, *_ = head.best_with_log_z(make_hidden(2, 4), 3)
     assert ids.tolist() == [[0, 1, 2]] * 2
     assert not logits.any()

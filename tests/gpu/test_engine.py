@@ -34,7 +34,7 @@ def assert_same(found: Any, host: Any) -> None:
 
 
 def assert_same_answer(mine: Any, theirs: Any) -> None:
-    for name in ("exact", "fallback"):
+    for name in ("proven", "fallback"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
     for name in ("model", "version", "digest", "head", "knobs", "normalizer"):
         assert getattr(mine, name) == getattr(theirs, name), name
@@ -75,8 +75,8 @@ def assert_all_same(pair: Pair, method: str, *arguments: Any, **asked: Any) -> A
     return host
 
 
-@pytest.mark.parametrize("head", ["exact", "sketch", "screen"])
-@pytest.mark.parametrize("normalizer", [None, "exact", "sketch", "candidates", "sampled"])
+@pytest.mark.parametrize("head", ["full", "sketch", "screen"])
+@pytest.mark.parametrize("normalizer", [None, "full", "sketch", "candidates", "sampled"])
 @pytest.mark.parametrize("constraints", [None, RULES])
 def test_topk(pair: Pair, head: Any, normalizer: Any, constraints: Any) -> None:
     if head == "sketch" and normalizer in ("candidates", "sampled"):
@@ -86,15 +86,15 @@ def test_topk(pair: Pair, head: Any, normalizer: Any, constraints: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("normalizer", [None, "exact", "sketch"])
+@pytest.mark.parametrize("normalizer", [None, "full", "sketch"])
 @pytest.mark.parametrize("constraints", [None, RULES])
 @pytest.mark.parametrize("targets", [TARGETS, TARGETS[:, 0]])
 def test_scores(pair: Pair, normalizer: Any, constraints: Any, targets: np.ndarray) -> None:
     asked: Any = {"normalizer": normalizer, "constraints": constraints}
     scored = pair[0].score(there(HIDDEN), there(targets), **asked)
-    exact = pair[1].score(HIDDEN, targets, normalizer="exact", constraints=constraints)
-    np.testing.assert_allclose(on_host(scored).log_probs, exact.log_probs, atol=2e-6)
-    if normalizer == "exact":
+    full = pair[1].score(HIDDEN, targets, normalizer="full", constraints=constraints)
+    np.testing.assert_allclose(on_host(scored).log_probs, full.log_probs, atol=2e-6)
+    if normalizer == "full":
         assert_all_same(pair, "score", HIDDEN, targets, **asked)
 
 
@@ -103,7 +103,7 @@ def test_scores(pair: Pair, normalizer: Any, constraints: Any, targets: np.ndarr
     [
         {},
         {"temperature": 0.7, "step": 2**64 - 1},
-        {"temperature": 1.3, "normalizer": "exact"},
+        {"temperature": 1.3, "normalizer": "full"},
         {"normalizer": "sketch", "constraints": RULES},
         {"top_k": 7, "temperature": 1.7},
         {"top_k": 100},
@@ -113,7 +113,7 @@ def test_scores(pair: Pair, normalizer: Any, constraints: Any, targets: np.ndarr
         {"min_p": 0.1, "temperature": 0.6},
     ],
 )
-@pytest.mark.parametrize("head", ["exact", "sketch", "screen"])
+@pytest.mark.parametrize("head", ["full", "sketch", "screen"])
 def test_draws(pair: Pair, asked: dict[str, Any], head: Any) -> None:
     if head == "screen" and asked.get("normalizer") == "sketch":
         pytest.skip("scores by an interval that is wider on the host")
@@ -134,7 +134,7 @@ def hypotheses(seed: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("head", "beams_in", "beams_out", "alpha"),
-    [("exact", 1, 4, 0.6), ("screen", 2, 11, -2.0), ("sketch", 4, 1, 0.0), ("exact", 4, 5, 1.0)],
+    [("full", 1, 4, 0.6), ("screen", 2, 11, -2.0), ("sketch", 4, 1, 0.0), ("full", 4, 5, 1.0)],
 )
 @pytest.mark.parametrize("constraints", [None, RULES])
 def test_beams(
@@ -152,18 +152,18 @@ def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
     def search(decoder: LocalDecoder, of: Any) -> SearchResult:
         return beam_search(
             decoder, HIDDEN[:2], lambda parents, tokens: of(contexts[tokens % 50]),
-            beams=2, eos_ids=[3], max_tokens=3, head="exact",
+            beams=2, eos_ids=[3], max_tokens=3, head="full",
         )  # fmt: skip
 
     gpu, host = search(pair[0], there), search(pair[1], np.asarray)
     for mine, theirs in zip(gpu.hypotheses, host.hypotheses, strict=True):
         assert [each.tokens for each in mine] == [each.tokens for each in theirs]
-    assert gpu.exact.tolist() == host.exact.tolist()
+    assert gpu.proven.tolist() == host.proven.tolist()
 
 
 def test_the_best_ids_of_tensors_are_not_waited_for(pair: Pair) -> None:
     hidden = there(HIDDEN)
-    for head in ("exact", "screen"):
+    for head in ("full", "screen"):
         pair[0].topk(hidden, 3, head=head)  # which compiles kernels
         with noting_waits() as waits:
             pair[0].topk(hidden, 3, head=head)
@@ -173,11 +173,11 @@ def test_the_best_ids_of_tensors_are_not_waited_for(pair: Pair) -> None:
 def test_a_bad_row_has_no_ids_in_topk_and_is_refused_elsewhere(pair: Pair) -> None:
     hidden = there(HIDDEN)
     hidden[2, 1] = torch.inf
-    top: Any = pair[0].topk(hidden, 2, head="exact")
+    top: Any = pair[0].topk(hidden, 2, head="full")
     assert (top.ids < 0).any(1).tolist() == [False, False, True, False]
-    assert top.answer.exact.tolist() == [True, True, False, True]
+    assert top.answer.proven.tolist() == [True, True, False, True]
     for ask in (
-        lambda: pair[0].topk(hidden, 2, normalizer="exact"),
+        lambda: pair[0].topk(hidden, 2, normalizer="full"),
         lambda: pair[0].score(hidden, there(TARGETS)),
         lambda: pair[0].sample(hidden, 2),
         lambda: pair[0].beam_step(hidden, beams_in=2, beams_out=3),

@@ -75,30 +75,30 @@ def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
     top, good = head.topk(hidden, k), [0, 2, 3, 4, 5]
     assert (top.ids[1] == -1).all()
     assert top.logits[1].isnan().all()
-    assert (top.exact[1], top.scanned[1]) == (False, 0)
+    assert (top.proven[1], top.scanned[1]) == (False, 0)
     assert torch.equal(top.ids[good], whole.ids[good])
 
 
-@pytest.mark.parametrize("name", ["exact", "sketch"])
+@pytest.mark.parametrize("name", ["full", "sketch"])
 def test_ties_are_open_in_tensors_and_finished_in_arrays(name: str) -> None:
     softmax = Softmax(np.zeros((400, 20), np.float32), np.zeros(400, np.float32))
     head, host = make_gpu_head(name, softmax), make_head(name, softmax).topk(HIDDEN, 3)
     top: Any = head.topk(there(HIDDEN), 3)
-    assert not top.exact.any()
+    assert not top.proven.any()
     assert not top.logits.any()
     found = head.topk(HIDDEN, 3)
-    assert found.exact.all()
+    assert found.proven.all()
     np.testing.assert_array_equal(found.ids, host.ids)
 
 
-@pytest.mark.parametrize("fallback", ["exact", "sketch"])
+@pytest.mark.parametrize("fallback", ["full", "sketch"])
 def test_rows_that_a_screen_cannot_answer_are_proven(fallback: str) -> None:
-    knobs: dict[str, dict[str, float]] = {"exact": {}, "sketch": {}, "screen": {}}
+    knobs: dict[str, dict[str, float]] = {"full": {}, "sketch": {}, "screen": {}}
     head = make_gpu_heads(SOFTMAX, knobs, fallback)["screen"].with_knobs(escalate=0.3)
-    top, exact = head.topk(HIDDEN, 4), make_head("exact", SOFTMAX).topk(HIDDEN, 4)
-    assert 0 < top.exact.sum() < 6
-    np.testing.assert_array_equal(top.ids[top.exact], exact.ids[top.exact])
-    assert (top.scanned[top.exact] == 400).all()
+    top, full = head.topk(HIDDEN, 4), make_head("full", SOFTMAX).topk(HIDDEN, 4)
+    assert 0 < top.proven.sum() < 6
+    np.testing.assert_array_equal(top.ids[top.proven], full.ids[top.proven])
+    assert (top.scanned[top.proven] == 400).all()
 
 
 def test_nothing_is_waited_for() -> None:
@@ -130,12 +130,12 @@ def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor, k: int, fiel
 
 
 def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
-    path = write_heads(tmp_path / "lm" / "1", SOFTMAX, "lsh", default_head="exact")
+    path = write_heads(tmp_path / "lm" / "1", SOFTMAX, "lsh", default_head="full")
     with open_index(path, device="cuda") as index, open_index(path) as host:
-        assert index.heads == ("exact",)
+        assert index.heads == ("full",)
         expected = host.head().topk(HIDDEN, 5).ids
         np.testing.assert_array_equal(index.head().topk(HIDDEN, 5).ids, expected)
-        with pytest.raises(InvalidRequest, match=r"exact \(on cuda\)"):
+        with pytest.raises(InvalidRequest, match=r"full \(on cuda\)"):
             index.head("lsh")
         hidden, ids = there(HIDDEN[:2]), there(np.array([[3, 399, 7], [0, 1, 2]]))
         found = index.logits(hidden, ids)
@@ -161,4 +161,4 @@ def test_a_sketch_proves_at_any_max_error() -> None:
     parts, knobs = {"sketch": usual_sketch(SOFTMAX)}, {"sketch": {"max_error": 1e-3}}
     head = make_heads(registry, on_device, parts, knobs, 1)["sketch"].with_knobs(max_error=0.5)
     assert (head.knobs, head.max_error, head.proves) == ({"max_error": 0.0}, 0.0, True)
-    assert head.topk(HIDDEN, 5).exact.all()
+    assert head.topk(HIDDEN, 5).proven.all()

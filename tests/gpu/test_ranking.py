@@ -15,7 +15,7 @@ def test_candidates_hold_the_best(dtype: str, k: int) -> None:
     softmax, hidden = stored_as(make_softmax(400), dtype), make_hidden(6)
     found = rank_by_scores(matrix_of(softmax), there(hidden), k)
     true = logits64(softmax.weight, softmax.bias, hidden)
-    assert found.exact.all()
+    assert found.proven.all()
     assert (found.scanned == 400).all()
     np.testing.assert_array_equal(found.ids.cpu(), best(true, k))
     chosen = np.take_along_axis(true, found.ids.cpu().numpy().astype(int), 1)
@@ -31,12 +31,12 @@ def test_more_ties_than_candidates_leave_a_row_open() -> None:
     matrix, tensor = matrix_of(softmax), there(hidden)
     for k, settled in ((5, [True, False]), (600 - EXTRA_CANDIDATES, [True, True])):
         found = rank_by_scores(matrix, tensor, k)
-        assert found.exact.tolist() == settled
+        assert found.proven.tolist() == settled
         assert (found.scanned < 0).tolist() == [not each for each in settled]
     everything = rank_all(matrix, tensor, 25)
     true = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_array_equal(everything.ids.cpu(), best(true, 25))
-    assert everything.exact.all()
+    assert everything.proven.all()
 
 
 def test_lists_with_room_left_and_equal_logits() -> None:

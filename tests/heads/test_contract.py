@@ -65,9 +65,9 @@ def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> No
     assert (np.diff(chosen, axis=1) <= 0).all()
     tied = np.diff(chosen, axis=1) == 0
     assert (np.diff(top.ids, axis=1)[tied] > 0).all(), "a tie out of order"
-    np.testing.assert_array_equal(top.ids[top.exact], best(true, k)[top.exact])
+    np.testing.assert_array_equal(top.ids[top.proven], best(true, k)[top.proven])
     assert (top.scanned >= k).all()
-    assert head.proves <= bool(top.exact.all())
+    assert head.proves <= bool(top.proven.all())
     assert head.proves == (head.max_error == 0.0)
 
 
@@ -331,19 +331,19 @@ def test_more_of_a_knob_finds_no_less(
 )
 def test_no_knob_goes_further_than_all(name: str, most: dict[str, float]) -> None:
     beyond = {knob: min(999, HEADS[name].knob_table[knob].high) for knob in most}
-    head, exact = make_head(name, SOFTMAX, **beyond), make_head("exact", SOFTMAX)
+    head, full = make_head(name, SOFTMAX, **beyond), make_head("full", SOFTMAX)
     assert head.knobs.items() >= most.items()
     if name in ("frequency", "svd"):
         top = head.topk(HIDDEN, 40)
-        np.testing.assert_equal(top[:2], exact.topk(HIDDEN, 40)[:2])
-        assert not top.exact.any()
+        np.testing.assert_equal(top[:2], full.topk(HIDDEN, 40)[:2])
+        assert not top.proven.any()
         assert (top.scanned == 300).all()
 
 
 @pytest.mark.parametrize(("name", "knob"), [("frequency", "n"), ("svd", "candidates")])
 def test_fewer_rows_than_k_are_left_to_the_fallback(name: str, knob: str) -> None:
     enough, few = (make_head(name, SOFTMAX, **{knob: 7}).topk(HIDDEN, k) for k in (7, 8))
-    assert not enough.exact.any()
+    assert not enough.proven.any()
     assert (enough.scanned == 7).all()
-    assert (few.exact & few.fallback).all()
-    np.testing.assert_array_equal(few.ids, make_head("exact", SOFTMAX).topk(HIDDEN, 8).ids)
+    assert (few.proven & few.fallback).all()
+    np.testing.assert_array_equal(few.ids, make_head("full", SOFTMAX).topk(HIDDEN, 8).ids)

@@ -22,7 +22,7 @@ def test_the_answer_is_the_best_of_the_first_n(n: int) -> None:
     true = logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)[:, listed]
     np.testing.assert_array_equal(top.ids, listed[best(true, 5)])
     assert (top.scanned == n).all()
-    assert not top.exact.any()
+    assert not top.proven.any()
 
 
 def test_an_id_twice_is_refused() -> None:

@@ -12,8 +12,8 @@ from tests.synthetic import lsh_arrays, make_head, make_hidden, make_softmax
 
 SOFTMAX = make_softmax()
 HIDDEN = make_hidden(60)
-EXACT = make_head("exact", SOFTMAX)
-TRUE = EXACT.topk(HIDDEN, 5).ids
+FULL = make_head("full", SOFTMAX)
+TRUE = FULL.topk(HIDDEN, 5).ids
 
 
 head = partial(make_head, "lsh", SOFTMAX)
@@ -27,9 +27,9 @@ def found(head: Head, k: int = 1) -> list[set[int]]:
 def test_every_probe_of_a_table_is_the_whole_vocabulary_and_a_cap_below_k_starves_no_row() -> None:
     top = head(tables=1, probes=8).topk(HIDDEN, 5)
     np.testing.assert_array_equal(top.ids, TRUE)
-    np.testing.assert_array_equal(top.logits, EXACT.topk(HIDDEN, 5).logits)
+    np.testing.assert_array_equal(top.logits, FULL.topk(HIDDEN, 5).logits)
     assert (top.scanned == SOFTMAX.vocab_size).all()
-    assert not top.exact.any()
+    assert not top.proven.any()
     top = head(tables=6, probes=8, candidates=3).topk(HIDDEN, 20)
     np.testing.assert_array_equal(top.scanned, np.full(60, 20))
     assert head().knobs == {"tables": 6, "probes": 1, "candidates": 0}
@@ -42,8 +42,8 @@ def test_rows_with_too_few_go_to_the_fallback() -> None:
     few = sizes < k
     assert few.any()
     top = lonely.topk(HIDDEN, k)
-    np.testing.assert_array_equal(top.exact, few)
-    np.testing.assert_array_equal(top.ids[few], EXACT.topk(HIDDEN[few], k).ids)
+    np.testing.assert_array_equal(top.proven, few)
+    np.testing.assert_array_equal(top.ids[few], FULL.topk(HIDDEN[few], k).ids)
 
 
 def at(place: int, to: int) -> Callable[[np.ndarray], np.ndarray]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.heads import HEADS, ExactHead, Head, make_heads
+from logitsieve.heads import HEADS, FullHead, Head, make_heads
 from tests.oracle import best, dot64, logits64
 from tests.synthetic import (
     decaying,
@@ -47,7 +47,7 @@ def test_rows_with_too_few_candidates_are_answered_by_the_fallback(probes: int) 
     k = int(np.median(sizes))
     top, short = make_screen(ARRAYS, probes).topk(HIDDEN, k), sizes < k
     assert 0 < short.sum() < len(HIDDEN)
-    np.testing.assert_array_equal(top.exact, short)
+    np.testing.assert_array_equal(top.proven, short)
     np.testing.assert_array_equal(top.scanned[short], SOFTMAX.vocab_size)
     assert (top.scanned >= sizes).all()
     assert probes > 1 or (top.scanned == sizes)[~short].all()
@@ -72,8 +72,8 @@ def test_rows_far_from_centroids_go_to_the_fallback(probes: int, threads: int) -
     top, near = head.topk(HIDDEN, 5), make_head("screen", SOFTMAX, probes=probes).topk(HIDDEN, 5)
     far = cosines() < least
     assert 0 < far.sum() < len(HIDDEN)
-    np.testing.assert_array_equal(top.exact, far)
-    np.testing.assert_array_equal(top.ids[far], ExactHead(SOFTMAX).topk(HIDDEN, 5).ids[far])
+    np.testing.assert_array_equal(top.proven, far)
+    np.testing.assert_array_equal(top.ids[far], FullHead(SOFTMAX).topk(HIDDEN, 5).ids[far])
     np.testing.assert_array_equal(top.ids[~far], near.ids[~far])
     found = head.candidates(HIDDEN, 5)
     assert (np.diff(found.offsets)[far] == SOFTMAX.vocab_size).all()
@@ -88,8 +88,8 @@ def test_each_cluster_may_have_a_threshold_of_its_own() -> None:
     routed_B = np.array([dot64(ARRAYS["centroids"], row).argmax() for row in HIDDEN])
     escalate = float(np.quantile(cosine_B, 0.5))
     top = make_screen({**ARRAYS, "reaches": reaches}).with_knobs(escalate=escalate).topk(HIDDEN, 5)
-    np.testing.assert_array_equal(top.exact, cosine_B < escalate * reaches[routed_B])
-    assert len(set(top.exact[reaches[routed_B] == 1])) == 2
+    np.testing.assert_array_equal(top.proven, cosine_B < escalate * reaches[routed_B])
+    assert len(set(top.proven[reaches[routed_B] == 1])) == 2
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fallback", "all_rows"), [("", False), ("sketch", False), ("exact", True), ("svd", False)]
+    ("fallback", "all_rows"), [("", False), ("sketch", False), ("full", True), ("svd", False)]
 )
 def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
     softmax, hidden = decaying(2000, 96, rows=3)  # bounds leave few rows
     parts = {"screen": screen_arrays(softmax), "sketch": usual_sketch(softmax)}
     knobs = {"sketch": {"max_error": 0.0}, "screen": {"escalate": 1.0}}
     top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden, 5)
-    assert top.exact.all()
+    assert top.proven.all()
     assert (top.scanned == 2000).all() == all_rows
-    np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
+    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden, 5).ids)
 
 
 def test_far_rows_may_go_to_previews_which_prove_nothing() -> None:
@@ -119,14 +119,14 @@ def test_far_rows_may_go_to_previews_which_prove_nothing() -> None:
     parts = {"screen": screen_arrays(softmax), "svd": svd_arrays(softmax)}
     knobs = {"svd": {"width": 4.0, "candidates": 64.0}, "screen": {"escalate": 1.0}}
     heads = make_heads(HEADS, softmax, parts, knobs, 1, "svd")
-    assert list(heads) == ["exact", "screen", "svd"]
+    assert list(heads) == ["full", "screen", "svd"]
     top, wanted = (heads[name].topk(hidden, 5) for name in ("screen", "svd"))
     np.testing.assert_array_equal(top.ids, wanted.ids)
     assert top.fallback.all()
-    assert not top.exact.any()
+    assert not top.proven.any()
     assert heads["screen"].fallback_max_error == 1.0
     few = heads["svd"].topk(hidden, 100)  # more than it looks at
-    assert few.exact.all()
+    assert few.proven.all()
 
 
 def graded(
@@ -144,11 +144,11 @@ def test_rows_that_a_grade_answers_are_marked_and_not_exact(max_error: float) ->
     heads = graded(escalate, max_error)
     top, far = heads["screen"].topk(HIDDEN, 5), cosines() < escalate
     np.testing.assert_array_equal(top.fallback, far)
-    assert not top.exact.any()
+    assert not top.proven.any()
     assert heads["screen"].fallback_max_error == heads["sketch"].max_error == max_error
     for mine, theirs in zip(top[:4], heads["sketch"].topk(HIDDEN[far], 5)[:4], strict=True):
         np.testing.assert_array_equal(mine[far], theirs)
-    np.testing.assert_array_equal(top.ids[far], ExactHead(SOFTMAX).topk(HIDDEN[far], 5).ids)
+    np.testing.assert_array_equal(top.ids[far], FullHead(SOFTMAX).topk(HIDDEN[far], 5).ids)
     listed = heads["screen"].candidates(HIDDEN, 5)
     assert np.isinf(listed.upper).all()
 
@@ -156,7 +156,7 @@ def test_rows_that_a_grade_answers_are_marked_and_not_exact(max_error: float) ->
 def test_short_lists_are_filled_by_a_grade_or_without_one() -> None:
     top = graded()["screen"].topk(HIDDEN, 100)
     assert top.fallback.all()
-    assert not top.exact.any()
+    assert not top.proven.any()
     for name, head in graded().items():
         assert (head.fallback_max_error > 0) == (name == "screen")
 
@@ -206,7 +206,7 @@ def test_log_z_is_the_best_lists_sum_and_the_estimate_of_all_others(probes: int,
         )
         np.testing.assert_allclose(found.log_z[row, 1], np.log(inside + rest), atol=1e-5)
         np.testing.assert_allclose(found.errors[row], 0.5 * rest / (inside + rest), rtol=1e-4)
-    assert not found.exact[own].any()
+    assert not found.proven[own].any()
 
 
 def test_rows_with_a_larger_error_of_log_z_go_to_the_fallback() -> None:
@@ -216,9 +216,9 @@ def test_rows_with_a_larger_error_of_log_z_go_to_the_fallback() -> None:
     found = head.best_with_log_z(HIDDEN, 2)
     np.testing.assert_array_equal(found.fallback, every.errors > most)
     assert 0 < found.fallback.sum() < len(HIDDEN)
-    exact = ExactHead(SOFTMAX).best_with_log_z(HIDDEN, 2)
+    full = FullHead(SOFTMAX).best_with_log_z(HIDDEN, 2)
     for name in set(found._fields) - {"fallback"}:
-        mine, theirs = (getattr(best, name)[found.fallback] for best in (found, exact))
+        mine, theirs = (getattr(best, name)[found.fallback] for best in (found, full))
         np.testing.assert_array_equal(mine, theirs, name)
     assert (found.log_z[~found.fallback, 2] == -np.inf).all()
 
@@ -227,7 +227,7 @@ def test_without_an_estimate_log_z_takes_a_pass_over_w() -> None:
     head = make_screen(ARRAYS)
     assert not head.estimates_log_z
     pairs = zip(
-        head.best_with_log_z(HIDDEN, 4), ExactHead(SOFTMAX).best_with_log_z(HIDDEN, 4), strict=True
+        head.best_with_log_z(HIDDEN, 4), FullHead(SOFTMAX).best_with_log_z(HIDDEN, 4), strict=True
     )
     for mine, theirs in pairs:
         np.testing.assert_array_equal(mine, theirs)

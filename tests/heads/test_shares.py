@@ -8,7 +8,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads._base import kernel_head
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.sketch import GRADES
 from logitsieve.kernels import pool
 from logitsieve.kernels.topk.descriptor import shares_of
@@ -22,7 +22,7 @@ SMALL, LARGE = make_softmax(5000, 48), make_softmax(40_000, 64)  # LARGE: 10 MB,
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize(
     "make",
-    [partial(make_head, "exact"), *(partial(make_head, "sketch", max_error=g) for g in GRADES)],
+    [partial(make_head, "full"), *(partial(make_head, "sketch", max_error=g) for g in GRADES)],
 )
 def test_the_best_of_all_shares_are_the_best_of_all_rows(make: Any, count: int) -> None:
     head, hidden, k = make(SMALL), make_hidden(4, 48), 5
@@ -43,16 +43,16 @@ def test_the_best_of_all_shares_are_the_best_of_all_rows(make: Any, count: int) 
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (5, 7), (31, 3), (40, 3), (1, 40_000)])
 def test_answers_do_not_depend_on_the_number_of_threads(rows: int, k: int) -> None:
     hidden = make_hidden(rows, 64)
-    alone = make_head("exact", LARGE).topk(hidden, k)
+    alone = make_head("full", LARGE).topk(hidden, k)
     for threads in (2, 3):
-        np.testing.assert_equal(make_head("exact", LARGE, threads).topk(hidden, k), alone)
+        np.testing.assert_equal(make_head("full", LARGE, threads).topk(hidden, k), alone)
 
 
 def test_a_row_that_is_not_finite_is_refused_by_its_number() -> None:
     hidden = make_hidden(3, 64)
     hidden[2, 5] = np.nan
     with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
-        make_head("exact", LARGE, 2).topk(hidden, 1)
+        make_head("full", LARGE, 2).topk(hidden, 1)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_shares_of_a_scan_sum_every_row_of_w_once(
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
-    head, hidden = ExactHead(SMALL, threads=threads), make_hidden(3, 48)
+    head, hidden = FullHead(SMALL, threads=threads), make_hidden(3, 48)
     exact = logits64(SMALL.weight, SMALL.bias, hidden)
     ids = np.array([0, 2499, 2500, 4999], np.int32)
     edits = Edits(np.array([0, 4, 4, 4]), ids, np.array([-np.inf, 9.0, 5.0, -np.inf]))
@@ -118,7 +118,7 @@ def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
 
 
 def test_a_share_without_mass_leaves_log_z_to_the_others(calls: list[int]) -> None:
-    head, hidden = ExactHead(SMALL, threads=2), make_hidden(1, 48)
+    head, hidden = FullHead(SMALL, threads=2), make_hidden(1, 48)
     banned = np.arange(2500, 5000, dtype=np.int32)
     edits = Edits(np.array([0, 2500]), banned, np.full(2500, -np.inf))
     fields = head.quick_log_z(hidden, 1.0, edits)[0]

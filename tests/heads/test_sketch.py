@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.heads import ExactHead, SketchHead, Softmax
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads import FullHead, SketchHead, Softmax
+from logitsieve.heads.full import DrawOptions
 from logitsieve.heads.sketch import GRADES
 from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW
@@ -40,7 +40,7 @@ def test_the_widest_sketch_answers_where_all_codes_are_the_largest() -> None:
     softmax = Softmax(weight.astype(np.float32), np.zeros(3000, np.float32))
     hidden = (1 + 1e-3 * random.standard_normal((9, 1030))).astype(np.float32)
     head = sketch_head(softmax, sketch_arrays(softmax, np.eye(1030), 1024))
-    top, wanted = head.topk(hidden, 5), ExactHead(softmax).topk(hidden, 5)
+    top, wanted = head.topk(hidden, 5), FullHead(softmax).topk(hidden, 5)
     np.testing.assert_equal(top[:2], wanted[:2])
     assert top.scanned.max() < 300
     bounds, true = head.bounds(hidden[0], 5), logits64(softmax.weight, softmax.bias, hidden[:1])[0]
@@ -79,7 +79,7 @@ def test_a_decaying_spectrum_needs_few_rows(first: int) -> None:
     softmax, hidden = decaying(4000, 128)
     top = bounded(softmax, hidden, first).topk(hidden, 5)
     assert top.scanned.mean() < 200
-    np.testing.assert_array_equal(top.ids, ExactHead(softmax).topk(hidden, 5).ids)
+    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden, 5).ids)
 
 
 def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
@@ -147,26 +147,26 @@ def test_calls_of_more_rows_than_a_limit_are_answered_by_exact(
     """With the same bits, but for the rows scanned."""
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
-    options: dict[str, Any] = {"fallback": ExactHead(softmax), "knobs": {"max_error": max_error}}
+    options: dict[str, Any] = {"fallback": FullHead(softmax), "knobs": {"max_error": max_error}}
     head = SketchHead(softmax, arrays, threads=threads, **options)
     for most in (1, 3, 40):
         limited = head.up_to(most)
         for rows in (1, 3, 4, 40):
             top, wanted = limited.topk(hidden[:rows], 5), head.topk(hidden[:rows], 5)
             np.testing.assert_equal((*top[:3], top.fallback), (*wanted[:3], wanted.fallback))
-            assert (top.exact == (max_error == 0)).all()
+            assert (top.proven == (max_error == 0)).all()
             assert (top.scanned == 2000).all() if rows > most else top.scanned.max() < 2000
 
 
 def test_log_z_and_draws_take_the_dense_product() -> None:
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
-    head, exact = SketchHead(softmax, arrays, knobs={"max_error": 0.0}), ExactHead(softmax)
+    head, full = SketchHead(softmax, arrays, knobs={"max_error": 0.0}), FullHead(softmax)
     log_z = head.log_z(hidden, 1.0, width=1e-4)
     assert (log_z[:, HIGH] - log_z[:, LOW] <= 1e-4).all()
     seeds = np.arange(len(hidden), dtype=np.uint64)
     ids, _, scanned = head.draw(hidden, DrawOptions(1, seeds))
-    np.testing.assert_array_equal(ids, exact.draw(hidden, DrawOptions(1, seeds)).ids)
+    np.testing.assert_array_equal(ids, full.draw(hidden, DrawOptions(1, seeds)).ids)
     assert (scanned == 2000).all()
 
 
@@ -175,10 +175,10 @@ def test_the_knob_is_a_chance() -> None:
     head = make_head("sketch", softmax, max_error=0.3)
     usual = make_head("sketch", softmax)
     assert (head.max_error, head.proves, usual.max_error) == (0.3, False, 1e-15)
-    assert not head.topk(hidden, 5).exact.any()
+    assert not head.topk(hidden, 5).proven.any()
     proof = head.with_knobs(max_error=0)
     assert (proof.max_error, proof.proves, head.max_error) == (0.0, True, 0.3)
-    assert proof.topk(hidden, 5).exact.all()
+    assert proof.topk(hidden, 5).proven.all()
     for wrong in (-1e-9, 1.0, np.nan):
         with refused("knobs.max_error"):
             head.with_knobs(max_error=wrong)

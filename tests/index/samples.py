@@ -52,7 +52,7 @@ def arguments() -> dict[str, Any]:
     return {
         "softmax": tiny_softmax(),
         "parts": {"screen": tiny_screen()},
-        "heads": {"exact": HeadEntry(), "screen": screen},
+        "heads": {"full": HeadEntry(), "screen": screen},
         "default_head": "screen",
         "vocabulary": WORDS,
         "config": {"target_precision": {"p1": 0.998}},

@@ -13,7 +13,7 @@ from tests.index.samples import put
 from tests.refusals import unreadable
 
 
-def point(head: str = "exact") -> dict[str, Any]:
+def point(head: str = "full") -> dict[str, Any]:
     judged = {"precision": {"1": {"mean": 1.0, "low": 0.9}}, "uneven": False}
     measured = {"rows": 1, "us_per_row": 2.5, "candidates": 7.0, "mass_kept": 1.0, "max_error": 0.0}
     return {"head": {"name": head, "knobs": {"probes": 1.0}}, **judged, **measured}
@@ -72,7 +72,7 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
     "calibration.heldout_rows: got True": put("heldout_rows", to=True),
     "calibration.points: got 3": put("points", to=3),
     "calibration.points[0]: got 3": put("points", to=[3]),
-    "points: the head 'exact' at 1 row": lambda c: c["points"].pop(0),
+    "points: the head 'full' at 1 row": lambda c: c["points"].pop(0),
     "points[0].head.knobs.probes: got 'x'": put("points", 0, "head", "knobs", "probes", to="x"),
     "points[1].head.name: got 'aaa": put("points", 1, "head", "name", to="a" * 1000),
     "points[1].head.name: got 'bbb": put("points", 1, "head", "name", to="b" * 201),

@@ -24,7 +24,7 @@ def hidden(rows: int) -> np.ndarray:
 def test_what_it_says_of_itself(index: Index, tiny: Path) -> None:
     assert (index.name, index.version, index.path) == ("demo", 1, tiny)
     assert (index.vocab_size, index.dim, index.threads) == (7, 3, 1)
-    assert index.heads == ("exact", "screen")
+    assert index.heads == ("full", "screen")
     assert index.default_head == "screen"
     assert index.manifest == read_manifest(tiny)
     assert index.digest == index.manifest.digest
@@ -45,9 +45,9 @@ def test_the_vocabulary_is_read_when_asked_for(tiny: Path, kernel_cache: Path) -
 
 def test_heads_by_name(index: Index) -> None:
     assert index.head() is index.head("screen")
-    assert (index.head("exact").name, index.head("screen").knobs["probes"]) == ("exact", 1)
+    assert (index.head("full").name, index.head("screen").knobs["probes"]) == ("full", 1)
     assert (index.head(probes=2).knobs["probes"], index.head().knobs["probes"]) == (2, 1)
-    with pytest.raises(InvalidRequest, match="head: got 'svd', allowed: exact, screen"):
+    with pytest.raises(InvalidRequest, match="head: got 'svd', allowed: full, screen"):
         index.head("svd")
     with pytest.raises(InvalidKnob):
         index.head("screen", width=3)
@@ -70,7 +70,7 @@ def test_logits_are_those_of_the_softmax_and_of_heads(index: Index) -> None:
     first[:] = 0
     assert index.logits(rows, ids).any()
     rows = hidden(4)
-    top = index.head("exact").topk(rows, 7)
+    top = index.head("full").topk(rows, 7)
     np.testing.assert_array_equal(index.logits(rows, top.ids), top.logits)
 
 
@@ -129,7 +129,7 @@ def test_processes_share_the_mapping_and_closing_lets_go_of_it(
 def test_its_text_its_calibration_and_no_vocabulary(tmp_path: Path, kernel_cache: Path) -> None:
     with open_index(write_tiny(tmp_path / "tiny" / "3")) as index:
         shown = repr(index)
-    for part in (str(tmp_path / "tiny" / "3"), f"V={index.vocab_size}", f"D={index.dim}", "exact"):
+    for part in (str(tmp_path / "tiny" / "3"), f"V={index.vocab_size}", f"D={index.dim}", "full"):
         assert part in shown
     out = write_tiny(tmp_path / "demo" / "3", vocabulary=None, calibration={"us": [1.5]})
     with open_index(out, kernel_cache=kernel_cache) as index:

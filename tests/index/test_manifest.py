@@ -19,7 +19,7 @@ MANIFEST = Manifest(
     dim=3,
     softmax_sha256=SHA,
     parts={"softmax": FileEntry("softmax.safetensors", 10, SHA)},
-    heads={"exact": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 2}, {"c": [1, None]})},
+    heads={"full": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 2}, {"c": [1, None]})},
     default_head="screen",
     vocabulary=FileEntry("vocabulary.txt", 5, SHA),
     config={"name": "naïve", "rate": 0.1},
@@ -57,12 +57,12 @@ def test_the_digest_depends_on_every_field() -> None:
         "dim": 4,
         "softmax_sha256": SHA[::-1],
         "parts": {**MANIFEST.parts, "svd": FileEntry("svd.safetensors", 1, SHA)},
-        "heads": {"exact": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 3})},
-        "default_head": "exact",
+        "heads": {"full": HeadEntry(), "screen": HeadEntry("softmax", {"probes": 3})},
+        "default_head": "full",
         "vocabulary": None,
         "config": {},
         "seeds": {"fit": 2},
-        "format_version": 3,
+        "format_version": 4,
         "dtype": "BF16",
         "shard": SHARD,
     }
@@ -89,7 +89,7 @@ def shard(**changes: Any) -> bytes:
 ESCAPED: list[tuple[Any, ...]] = [
     *[(field, ESCAPES) for field in ("format_version", "vocab_size", "default_head")],
     *[("parts", ESCAPES, {}), ("heads", ESCAPES, {}), ("seeds", ESCAPES, "x")],
-    *[(ESCAPES, 1), ("heads", "exact", "knobs", ESCAPES, 1)],
+    *[(ESCAPES, 1), ("heads", "full", "knobs", ESCAPES, 1)],
 ]
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "a shard of nothing": (edited(put("shard", to=None)), "canonical"),
@@ -105,11 +105,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "nested deeply": (b"[" * 200_000, "nested too deeply"),
     "a list": (b"[]\n", "not a JSON object"),
     "no version": (b"{}\n", "format_version None"),
-    "NaN": (b'{"format_version":2,"config":NaN}', "not JSON compliant"),
+    "NaN": (b'{"format_version":3,"config":NaN}', "not JSON compliant"),
     "a number of 5,000 digits": (b'{"a":' + b"9" * 5000 + b"}", "integer string"),
     **{
-        f"version {it!r}": (edited(put("format_version", to=it)), f"{it!r} is not 2")
-        for it in (1, 3, True, "2")
+        f"version {it!r}": (edited(put("format_version", to=it)), f"{it!r} is not 3")
+        for it in (1, 2, True, "3")
     },
     "a changed seed": (MANIFEST.file_bytes().replace(b'"fit":1', b'"fit":2'), "digest"),
     "no digest": (MANIFEST.to_json(), "digest"),
@@ -142,12 +142,12 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "needs exactly file, sha256, size",
     ),
     "a bad part name": (edited(lambda f: f["parts"].update({"A": f["parts"]["softmax"]})), "'A'"),
-    "no exact": (edited(lambda fields: fields["heads"].pop("exact")), "the head 'exact'"),
+    "no full": (edited(lambda fields: fields["heads"].pop("full")), "the head 'full'"),
     "a head named with spaces": (
         edited(put("heads", "a b", to={"part": None, "knobs": {}, "config": {}})),
         "'a b' cannot name a head",
     ),
-    "a head without knobs": (edited(put("heads", "exact", to={"part": None})), "needs exactly"),
+    "a head without knobs": (edited(put("heads", "full", to={"part": None})), "needs exactly"),
     "a head of no part": (edited(put("heads", "screen", "part", to="lost")), "'lost'"),
     "a knob as text": (edited(put("heads", "screen", "knobs", "probes", to="2")), "probes"),
     "an infinite knob": (

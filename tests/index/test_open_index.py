@@ -16,18 +16,18 @@ from tests.index.samples import forge, read_manifest, replace_file, spoil_tensor
 from tests.refusals import refused, unreadable
 from tests.synthetic import decaying, write_heads
 
-CALIBRATION = {"us": {"exact": [1.5, 8.0]}}
+CALIBRATION = {"us": {"full": [1.5, 8.0]}}
 
 
 def test_heads_get_the_matrix_their_part_and_copies_of_addresses(tiny: Path) -> None:
     index = assemble(read_contents(tiny), HEADS, 3)
-    exact, screen = (index.head(name) for name in ("exact", "screen"))
-    assert exact._softmax is screen._softmax is index.softmax
-    assert (exact._fallback, screen._fallback) == (None, exact)
-    assert (exact._threads, screen._threads) == (3, 3)
+    full, screen = (index.head(name) for name in ("full", "screen"))
+    assert full._softmax is screen._softmax is index.softmax
+    assert (full._fallback, screen._fallback) == (None, full)
+    assert (full._threads, screen._threads) == (3, 3)
     arrays, softmax = screen._arrays, index.softmax
-    assert (dict(exact._arrays), {*arrays}) == ({}, {"centroids", "offsets", "ids"})
-    assert (exact.knobs, screen.knobs["probes"]) == ({}, 1)
+    assert (dict(full._arrays), {*arrays}) == ({}, {"centroids", "offsets", "ids"})
+    assert (full.knobs, screen.knobs["probes"]) == ({}, 1)
     mapped = softmax.weight, softmax.bias, arrays["centroids"]
     copied = arrays["offsets"], arrays["ids"]
     assert not any(array.flags.owndata for array in mapped)
@@ -44,12 +44,12 @@ def test_heads_get_the_matrix_their_part_and_copies_of_addresses(tiny: Path) -> 
 def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
     heads = {**read_manifest(tiny).heads, "later": HeadEntry("screen", {"x": 1})}
     forge(tiny, heads=heads)
-    assert assemble(read_contents(tiny), HEADS, 1).heads == ("exact", "screen")
+    assert assemble(read_contents(tiny), HEADS, 1).heads == ("full", "screen")
     assert verify_index(tiny)
 
     forge(tiny, default_head="later")
     for as_unreadable in (verify_index, open_index):
-        with pytest.raises(IndexUnreadable, match="default_head 'later' is not among exact"):
+        with pytest.raises(IndexUnreadable, match="default_head 'later' is not among full"):
             as_unreadable(tiny)
 
 
@@ -64,7 +64,7 @@ def test_a_head_of_a_later_version_is_left_out(tiny: Path) -> None:
     ],
 )
 def test_heads_are_refused_by_name(tiny: Path, entry: HeadEntry, reason: str) -> None:
-    forge(tiny, heads={"exact": HeadEntry(), "screen": entry})
+    forge(tiny, heads={"full": HeadEntry(), "screen": entry})
     for as_unreadable in (verify_index, open_index):
         with unreadable(tiny / "manifest.json", reason):
             as_unreadable(tiny)
@@ -158,7 +158,7 @@ def test_an_unwritable_memory(tiny: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert calls
 
 
-@pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "exact"}, True)])
+@pytest.mark.parametrize(("stored", "all_rows"), [({}, False), ({"fallback": "full"}, True)])
 def test_the_fallback_is_the_one_that_the_manifest_names(
     tmp_path: Path, stored: dict[str, Any], all_rows: bool
 ) -> None:
@@ -166,5 +166,5 @@ def test_the_fallback_is_the_one_that_the_manifest_names(
     path = write_heads(tmp_path / "lm" / "1", softmax, "screen", "sketch", config=stored)
     with open_index(path) as index:
         top = index.head(escalate=1.0).topk(hidden, 5)
-    assert top.exact.all()
+    assert top.proven.all()
     assert (top.scanned == 2000).all() == all_rows

@@ -107,20 +107,20 @@ def test_heads_answer_as_over_float32(kind: str, threads: int, pairs: Callable[.
 
 TARGETS = np.arange(2 * max(ROWS)).reshape(-1, 2)
 OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "topk, exact": ("topk", {"k": 5, "head": "exact", "normalizer": "exact"}),
-    "topk, candidates": ("topk", {"k": 5, "head": "exact", "normalizer": "candidates"}),
-    "topk, sampled": ("topk", {"k": 5, "head": "exact", "normalizer": "sampled"}),
-    "topk, proven": ("topk", {"k": 5, "normalizer": "exact"}),
+    "topk, full": ("topk", {"k": 5, "head": "full", "normalizer": "full"}),
+    "topk, candidates": ("topk", {"k": 5, "head": "full", "normalizer": "candidates"}),
+    "topk, sampled": ("topk", {"k": 5, "head": "full", "normalizer": "sampled"}),
+    "topk, proven": ("topk", {"k": 5, "normalizer": "full"}),
     "bounds": ("topk", {"k": 5, "head": "sketch", "normalizer": "sketch"}),
     "score": ("score", {"targets": TARGETS}),
-    "draws, exact": ("sample", {"samples": 3, "seeds": 1, "head": "exact"}),
+    "draws, full": ("sample", {"samples": 3, "seeds": 1, "head": "full"}),
     "draws": ("sample", {"samples": 3, "seeds": 1, "exact": True}),
     "draws, cold": ("sample", {"samples": 3, "seeds": 2, "temperature": 0.5, "exact": True}),
     "nucleus": ("sample", {"samples": 3, "seeds": 3, "top_p": 0.9, "min_p": 1e-4, "exact": True}),
-    "nucleus, exact": ("sample", {"samples": 3, "seeds": 3, "top_p": 0.9, "head": "exact"}),
+    "nucleus, full": ("sample", {"samples": 3, "seeds": 3, "top_p": 0.9, "head": "full"}),
     "top 9": ("sample", {"samples": 3, "seeds": 3, "top_k": 9}),
     "beams": ("beam_step", {"beams_in": 0, "beams_out": 4}),
-    "beams, exact": ("beam_step", {"beams_in": 1, "beams_out": 4, "head": "exact"}),
+    "beams, full": ("beam_step", {"beams_in": 1, "beams_out": 4, "head": "full"}),
 }
 
 

@@ -238,7 +238,7 @@ def spoiled(name: str, place: tuple[int, ...], value: float) -> dict[str, np.nda
 
 def refusals() -> Iterator[tuple[str, dict[str, Any]]]:
     W, b = tiny_softmax().weight, tiny_softmax().bias
-    exact = {"exact": HeadEntry()}
+    full = {"full": HeadEntry()}
     yield "softmax", {"softmax": Softmax(W, np.full_like(b, np.inf))}
     yield "parts", {"parts": {"softmax": {"weight": W}}}
     yield "parts['screen']", {"parts": {"screen": {}}}
@@ -249,16 +249,16 @@ def refusals() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "parts['other']", {"parts": {"other": {"scalar": np.float32(1)}}}
     yield "parts['other']", {"parts": {"other": {"_pad_0": np.ones(3)}}}
     yield "heads", {"heads": {"screen": HeadEntry("screen")}}
-    yield "heads", {"heads": {**exact, "svd": HeadEntry("svd")}, "default_head": "exact"}
-    yield "heads", {"heads": exact, "default_head": "svd"}
-    yield "heads", {"heads": {**exact, "screen": HeadEntry("screen", {"probes": 0})}}
-    yield "heads", {"heads": {**exact, "screen": HeadEntry("softmax")}}
-    yield "heads", {"heads": {**exact, "screen": HeadEntry()}}
-    yield "heads", {"parts": {"../x": {"a": np.ones(1)}}, "heads": exact, "default_head": "exact"}
+    yield "heads", {"heads": {**full, "svd": HeadEntry("svd")}, "default_head": "full"}
+    yield "heads", {"heads": full, "default_head": "svd"}
+    yield "heads", {"heads": {**full, "screen": HeadEntry("screen", {"probes": 0})}}
+    yield "heads", {"heads": {**full, "screen": HeadEntry("softmax")}}
+    yield "heads", {"heads": {**full, "screen": HeadEntry()}}
+    yield "heads", {"parts": {"../x": {"a": np.ones(1)}}, "heads": full, "default_head": "full"}
     wrong: dict[str, Any] = {"config": {"a": object()}, "knobs": {"a": np.inf}}
     for field, value in wrong.items():
-        one = {"exact": HeadEntry(**{field: value})}
-        yield f"heads['exact'].{field}", {"heads": one, "default_head": "exact"}
+        one = {"full": HeadEntry(**{field: value})}
+        yield f"heads['full'].{field}", {"heads": one, "default_head": "full"}
     yield "config", {"config": {"rate": float("nan")}}
     yield "config", {"config": {"array": np.ones(1)}}
     yield "calibration", {"calibration": {"us": float("inf")}}

@@ -39,7 +39,7 @@ def make_inputs(
     """A softmax over `vocab_size` words and everything a fit needs."""
     softmax = make_softmax(vocab_size=vocab_size, dim=16)
     hidden = make_contexts(rows + heldout, topics=topics, noise=noise)
-    labels = make_head("exact", softmax).topk(hidden, max(10, depth)).ids
+    labels = make_head("full", softmax).topk(hidden, max(10, depth)).ids
     return softmax, FitInputs(
         softmax=softmax,
         train=Contexts([hidden[:rows]]),

@@ -17,9 +17,9 @@ def true_pairs(rows: np.ndarray) -> list[list[int]]:
 
 
 def test_exact_steps_are_right_and_others_by_their_share_of_pairs() -> None:
-    exact, screen = make_head("exact", SOFTMAX), make_head("screen", SOFTMAX)
-    judge = StepJudge(exact, [HIDDEN[:40], HIDDEN[40:]])
-    steps = judge.judge(exact)
+    full, screen = make_head("full", SOFTMAX), make_head("screen", SOFTMAX)
+    judge = StepJudge(full, [HIDDEN[:40], HIDDEN[40:]])
+    steps = judge.judge(full)
     assert steps is not None
     assert (steps.mean, steps.same, steps.log_z_error) == (1.0, 1.0, 0.0)
     arrays = screen_arrays(SOFTMAX)
@@ -50,5 +50,5 @@ def test_exact_steps_are_right_and_others_by_their_share_of_pairs() -> None:
 
 
 def test_fewer_rows_than_a_group_judge_nothing() -> None:
-    exact = make_head("exact", SOFTMAX)
-    assert StepJudge(exact, [HIDDEN[:4]]).judge(exact) is None
+    full = make_head("full", SOFTMAX)
+    assert StepJudge(full, [HIDDEN[:4]]).judge(full) is None

@@ -50,10 +50,10 @@ def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
         progress=lambda stage, done, total: stages.append(stage),
     )
     assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
-    assert index.heads == ("exact", "sketch", "screen")
+    assert index.heads == ("full", "sketch", "screen")
     assert index.vocabulary == tuple(words)
     hidden = make_contexts(200, seed=3)
-    right = index.head().topk(hidden, 1).ids == index.head("exact").topk(hidden, 1).ids
+    right = index.head().topk(hidden, 1).ids == index.head("full").topk(hidden, 1).ids
     assert right.mean() > 0.9
     expected = "basis, codes, label, label held-out, train, log Z, judge, calibrate, write"
     assert ", ".join(dict.fromkeys(stages)) == expected
@@ -66,9 +66,7 @@ def test_calibration_holds_every_head_and_batch(tmp_path: Path) -> None:
     index = build(**arguments(out=tmp_path / "lm" / "1"))
     points = measured(index)["points"]
     assert [(point["head"]["name"], point["rows"]) for point in points] == [
-        (name, rows)
-        for name in ("exact", *("sketch" for _ in GRADES), "screen")
-        for rows in BATCHES
+        (name, rows) for name in ("full", *("sketch" for _ in GRADES), "screen") for rows in BATCHES
     ]
     for point in points:
         assert point["us_per_row"] > 0
@@ -88,7 +86,7 @@ def test_all_is_fitted_to_stored_values(
 ) -> None:
     half = narrowed(SOFTMAX.weight, "bfloat16")
     weight, config = half if asked == "given" else SOFTMAX.weight, replace(CONFIG, dtype=asked)
-    given = arguments(weight=weight, heads=("exact", "screen"), config=config)
+    given = arguments(weight=weight, heads=("full", "screen"), config=config)
     index = build(**given, out=tmp_path / "lm" / "1")
     wide = {**given, "weight": widened(half), "config": CONFIG}
     plain = build(**wide, out=tmp_path / "lm" / "2")
@@ -105,8 +103,8 @@ def test_all_is_fitted_to_stored_values(
 
 
 def test_exact_needs_no_fit_and_judges_are_limited(tmp_path: Path) -> None:
-    index = build(**arguments(out=tmp_path / "lm" / "1", heads=("exact",)))
-    assert (index.heads, index.default_head) == (("exact",), "exact")
+    index = build(**arguments(out=tmp_path / "lm" / "1", heads=("full",)))
+    assert (index.heads, index.default_head) == (("full",), "full")
     config = BuildConfig(**{**vars(CONFIG), "heldout_rows": 100})
     asked = arguments(out=tmp_path / "lm" / "2", config=config)
     assert measured(build(**asked, heldout=make_contexts(700)))["heldout_rows"] == 100
@@ -119,12 +117,12 @@ def test_a_sketch_slower_than_all_logits_is_left_out_with_the_reason(
         "logitsieve.index_builder.fit.sketch.fastest", lambda choices, us: min(choices)
     )
     index = build(**arguments(out=tmp_path / "lm" / "1"))
-    assert (index.heads, index.manifest.config["fallback"]) == (("exact", "screen"), "exact")
+    assert (index.heads, index.manifest.config["fallback"]) == (("full", "screen"), "full")
     note = index.manifest.config["sketch_note"]
     assert note.startswith("the head sketch takes no less time than all logits")
     assert note in caplog.text
-    index = build(**arguments(out=tmp_path / "lm" / "2", heads=("exact", "sketch")))
-    assert index.heads == ("exact", "sketch")
+    index = build(**arguments(out=tmp_path / "lm" / "2", heads=("full", "sketch")))
+    assert index.heads == ("full", "sketch")
     assert "sketch_note" not in index.manifest.config
 
 
@@ -138,7 +136,7 @@ def test_a_target_is_met(tmp_path: Path) -> None:
     assert screen["precision"]["5"]["low"] >= target["p5"]
     assert index.head("screen").knobs["escalate"] == screen["head"]["knobs"]["escalate"] > 0
     heldout = make_contexts(4000)[3600:]
-    judged = evaluate(index.head("screen"), index.head("exact"), [heldout], (5,))
+    judged = evaluate(index.head("screen"), index.head("full"), [heldout], (5,))
     escalated = index.manifest.heads["screen"].config["escalated"]
     assert judged.coverage[5] == pytest.approx(1 - escalated)
 
@@ -150,7 +148,7 @@ def test_misses_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert point["precision"]["1"]["mean"] < 0.95
     assert "the head screen, which answers by default, finds the best id of " in caplog.text
     caplog.clear()
-    build(**arguments(out=tmp_path / "lm" / "2", heads=("exact", "sketch")))
+    build(**arguments(out=tmp_path / "lm" / "2", heads=("full", "sketch")))
     assert not caplog.text
 
 
@@ -165,7 +163,7 @@ def test_a_target_beyond_proof_is_refused_before_labels(tmp_path: Path) -> None:
     assert not stages
     assert not list(tmp_path.iterdir())
     index = build(**wanted, best_effort=True)
-    assert index.heads == ("exact", "sketch", "screen")
+    assert index.heads == ("full", "sketch", "screen")
 
 
 def changing(weight: Any, stage: str, *, back: str = "") -> Callable[[str, int, int], None]:
@@ -203,7 +201,7 @@ def test_a_matrix_that_changes_is_refused(tmp_path: Path, form: str, stage: str)
     (folder := tmp_path / "input").mkdir()
     weight, written = SHARED[form](folder, SOFTMAX.weight.copy())
     wanted = arguments(out=tmp_path / "models" / "lm" / "1", weight=weight)
-    wanted["heads"] = ("exact", "sketch")
+    wanted["heads"] = ("full", "sketch")
     with refused("weight", "changed while the index was built"):
         build(**wanted, progress=changing(written, stage))
     assert list(tmp_path.iterdir()) == [folder]
@@ -235,11 +233,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("heldout", {"heldout": make_contexts(10, dim=3)}),
     ("heldout", {"heldout": np.full((100, D), np.nan, np.float32)}),
     ("vocabulary", {"vocabulary": ["one"]}),
-    ("heads", {"heads": ("exact", "certain")}),
+    ("heads", {"heads": ("full", "certain")}),
     ("fallback", {"config": BuildConfig(fallback="svd")}),
-    ("fallback", {"config": BuildConfig(fallback="sketch"), "heads": ("exact", "screen")}),
+    ("fallback", {"config": BuildConfig(fallback="sketch"), "heads": ("full", "screen")}),
     ("target_precision", {"target_precision": {"p7": 0.5}}),
-    ("target_precision", {"target_precision": {"p1": 0.5}, "heads": ("exact",)}),
+    ("target_precision", {"target_precision": {"p1": 0.5}, "heads": ("full",)}),
     ("best_effort", {"best_effort": True}),
     ("out", {"out": "lm/first"}),
 ]
@@ -283,7 +281,7 @@ def test_a_promise_without_unseen_text_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, unseen: bool
 ) -> None:
     heldout = make_contexts(400, seed=3) if unseen else None
-    wanted = {"target_precision": {"p1": 0.8}, "heads": ("exact", "screen"), "best_effort": True}
+    wanted = {"target_precision": {"p1": 0.8}, "heads": ("full", "screen"), "best_effort": True}
     build(**arguments(out=tmp_path / "lm" / "1", heldout=heldout, **wanted))
     said = "no `heldout` contexts of unseen text are given. The last tenth judges"
     assert (said in caplog.text) != unseen
@@ -294,20 +292,20 @@ def test_a_build_without_contexts(tmp_path: Path, dim: int) -> None:
     softmax = make_softmax(vocab_size=300, dim=dim)
     out, again = tmp_path / "lm" / "1", tmp_path / "lm" / "2"
     index = build(softmax.weight, softmax.bias, None, out, progress=None)
-    assert index.heads == ("exact", "sketch")
+    assert index.heads == ("full", "sketch")
     assert (index.default_head, index.calibration) == ("sketch", None)
     hidden = make_contexts(20, dim)
     best = LocalDecoder(index).topk(hidden, 3)
     assert (best.answer.head, best.answer.max_error) == ("sketch", 1e-15)
-    assert not best.answer.exact.any()
-    np.testing.assert_array_equal(best.ids, index.head("exact").topk(hidden, 3).ids)
+    assert not best.answer.proven.any()
+    np.testing.assert_array_equal(best.ids, index.head("full").topk(hidden, 3).ids)
     assert build(softmax.weight, softmax.bias, None, again, progress=None).digest == index.digest
 
 
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"heads": ("exact", "screen")}, "contexts: got nothing, .*head screen"),
+        ({"heads": ("full", "screen")}, "contexts: got nothing, .*head screen"),
         ({"heldout": np.ones((5, D), np.float32)}, "heldout: got"),
         ({"target_precision": {"p1": 0.9}}, "contexts: got nothing, .*target_precision"),
     ],

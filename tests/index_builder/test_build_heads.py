@@ -10,7 +10,7 @@ from logitsieve.index_builder import BuildConfig, build
 from tests.index_builder.clustered import make_contexts
 from tests.synthetic import make_softmax
 
-HEADS = ("exact", "screen", "svd", "lsh", "frequency")
+HEADS = ("full", "screen", "svd", "lsh", "frequency")
 CONFIG = BuildConfig(clusters=8, rounds=1, steps=10, batch_rows=64, svd_width=8)
 SOFTMAX = make_softmax(vocab_size=150, dim=16)
 HIDDEN = make_contexts(200, seed=3)
@@ -28,7 +28,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 def test_heads_are_nearly_right_and_equal_each_time(index: Index, tmp_path: Path) -> None:
     assert set(index.heads) == set(HEADS)
-    true = index.head("exact").topk(HIDDEN, 1).ids
+    true = index.head("full").topk(HIDDEN, 1).ids
     for name in HEADS:
         assert (index.head(name).topk(HIDDEN, 1).ids == true).mean() > 0.9, name
     assert build_all(tmp_path / "lm" / "1").digest == index.digest
@@ -37,7 +37,7 @@ def test_heads_are_nearly_right_and_equal_each_time(index: Index, tmp_path: Path
 
 def test_previews_answer_what_a_screen_leaves_if_asked(tmp_path: Path) -> None:
     """Also if they are the fastest that meets a target; `proven` is false then."""
-    heads, contexts = ("exact", "sketch", "screen", "svd"), make_contexts(3000)
+    heads, contexts = ("full", "sketch", "screen", "svd"), make_contexts(3000)
     configs = {
         "svd": replace(CONFIG, fallback="svd", svd_width=None),
         "auto": replace(CONFIG, svd_width=None),
@@ -54,7 +54,7 @@ def test_previews_answer_what_a_screen_leaves_if_asked(tmp_path: Path) -> None:
     screen = built["svd"].head("screen", escalate=1.0)
     top, wanted = screen.topk(far, 5), built["svd"].head("svd").topk(far, 5)
     assert top.fallback.all()
-    assert not top.exact.any()
+    assert not top.proven.any()
     np.testing.assert_array_equal(top.ids, wanted.ids)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logitsieve.evaluation.timing import BATCHES
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index_builder.calibrate import calibrate
 from logitsieve.index_builder.contexts import Contexts
@@ -14,15 +14,15 @@ from tests.synthetic import decaying, rotated, sketch_arrays
 def test_each_head_is_measured_itself_at_each_batch_size() -> None:
     softmax, hidden = decaying(2000, 128)
     arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
-    exact = ExactHead(softmax)
-    head = SketchHead(softmax, arrays, fallback=exact, knobs={"max_error": 0.0})
-    heads = [exact, head, head.with_knobs(max_error=1e-15)]
+    full = FullHead(softmax)
+    head = SketchHead(softmax, arrays, fallback=full, knobs={"max_error": 0.0})
+    heads = [full, head, head.with_knobs(max_error=1e-15)]
     heldout = Contexts([np.tile(hidden, (3, 1))])
     points = calibrate(heads, heldout, 2000, no_progress)["points"]
     assert [point["rows"] for point in points] == 3 * [*BATCHES]
     assert [point["max_error"] for point in points[:: len(BATCHES)]] == [0.0, 0.0, 1e-15]
     for point in points:
-        every = point["head"]["name"] == "exact"
+        every = point["head"]["name"] == "full"
         assert point["candidates"] == 2000 if every else point["candidates"] < 200
     times = [point[each] for point in points for each in ("us_per_row", "draw_us")]
     assert len({*times}) == len(times)  # none is taken from another

@@ -108,14 +108,14 @@ def test_labels_are_the_exact_ones_of_ties_too(tmp_path: Path, workers: int, kin
     weight[256:296], bias[256:296] = weight[216:256], bias[216:256]
     stored = weight.astype(np.float16) if kind == "F16" else weight
     softmax = Softmax(StoredMatrix(kind, stored), bias)
-    hidden, exact = make_contexts(2500), make_head("exact", softmax)
+    hidden, full = make_contexts(2500), make_head("full", softmax)
     contexts, file = Contexts([hidden[:1030], hidden[1030:]]), tmp_path / "labels.npy"
     with ThreadPoolExecutor(3) as pool:
         by = Workers(pool if workers else None)
-        shared = shared_heads(softmax, {})["exact"]
+        shared = shared_heads(softmax, {})["full"]
         inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=by)
         labels = exact_labels(inputs, shared, contexts, 20, file, "label")
-    np.testing.assert_array_equal(labels, exact.topk(hidden, 20).ids)
+    np.testing.assert_array_equal(labels, full.topk(hidden, 20).ids)
 
 
 def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None
         raise InterruptedError
 
     contexts, workers = Contexts([make_contexts(5000)]), Workers(Watched(watch), tmp_path)
-    shared = shared_heads(softmax, {})["exact"]
+    shared = shared_heads(softmax, {})["full"]
     inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=workers)
     with pytest.raises(InterruptedError):
         exact_labels(inputs, shared, contexts, 20, file, "label")

@@ -28,14 +28,14 @@ def test_other_heads_are_fitted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     train, heldout = Contexts([make_contexts(1500)]).split()
     given: Any = {"target": {"p1": 0.5}, "best_effort": True, "config": CONFIG}
     inputs = BuildInputs(softmax=make_softmax(120, 16), train=train, heldout=heldout, **given)
-    fitted, *rest = pipeline._fit(inputs, ("exact", "screen", "other"), tmp_path)
+    fitted, *rest = pipeline._fit(inputs, ("full", "screen", "other"), tmp_path)
     assert list(fitted) == ["screen", "other"]
-    assert rest == ["exact", {}]  # no other head proves its answers
+    assert rest == ["full", {}]  # no other head proves its answers
     assert fitted["other"].summary["clusters"] == CONFIG.clusters
 
 
 def test_exact_comes_first_and_each_head_once() -> None:
-    assert pipeline.check_heads(["svd", "exact", "svd"], targeted=False) == ("exact", "svd")
+    assert pipeline.check_heads(["svd", "full", "svd"], targeted=False) == ("full", "svd")
 
 
 def resident_anonymous() -> int:
@@ -74,7 +74,7 @@ def test_memory_does_not_grow_with_the_contexts(tmp_path: Path) -> None:
     del shard
     config = BuildConfig(sample_mib=4)
     softmax = make_softmax(vocab_size=80, dim=DIM)
-    make_head("exact", softmax).warm()
+    make_head("full", softmax).warm()
     spherical_kmeans(make_contexts(100, dim=DIM), 4, config, seed=1)
     before, resident = resident_anonymous(), []
     tracemalloc.start()

@@ -39,7 +39,7 @@ def settings(calibration: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
 def test_knobs_are_swept_and_what_is_stored_stays(index: Path) -> None:
     _, calibration = tuned(index)
     measured = settings(calibration)
-    assert measured[:2] == [("exact", {}), ("screen", dict(open_index(index).head("screen").knobs))]
+    assert measured[:2] == [("full", {}), ("screen", dict(open_index(index).head("screen").knobs))]
     # All six lists are united at the most: more probes are the same setting.
     probes = {1.0} | {min(6.0, tried) for tried in HEADS["screen"].knob_table["probes"].tried}
     assert {knobs["probes"] for name, knobs in measured if name == "screen"} <= probes

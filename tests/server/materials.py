@@ -146,7 +146,7 @@ def screen_of(domain: int) -> dict[str, np.ndarray]:
     """A list for each topic: the exact top 10 of what was seen there."""
     hidden = contexts(domain, 2000, seed=1)
     centroids = np.random.default_rng(domain).standard_normal((TOPICS, D)).astype(np.float32)
-    labels = make_head("exact", make_softmax()).topk(hidden, 10).ids
+    labels = make_head("full", make_softmax()).topk(hidden, 10).ids
     unit = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
     nearest = (hidden @ unit.T).argmax(axis=1)
     lists = [np.unique(labels[nearest == topic]) for topic in range(TOPICS)]
@@ -163,7 +163,7 @@ def write_domains(models: Path) -> Path:
     Four probes are said to be more precise, and are not on another domain either.
     """
     measured = calibration(
-        entries("exact", (90.0, 80.0, 60.0), 1.0),
+        entries("full", (90.0, 80.0, 60.0), 1.0),
         entries("screen", (1.0, 1.0, 1.0), 0.98, probes=1),
         entries("screen", (2.0, 2.0, 2.0), 0.995, probes=2),
     )

@@ -101,9 +101,9 @@ def calibration(*points: list[dict[str, Any]], cpu: str = "", **more: Any) -> di
     }
 
 
-# The dearest here is exact at one row a call, and screen at 64.
+# The dearest here is full at one row a call, and screen at 64.
 MEASURED = calibration(
-    entries("exact", (9.0, 8.0, 3.0), 1.0),
+    entries("full", (9.0, 8.0, 3.0), 1.0),
     entries("screen", (1.0, 1.0, 4.0), 0.9, probes=1),
     entries("screen", (2.0, 2.0, 5.0), 0.99, probes=3),
 )

@@ -106,7 +106,7 @@ CONSTRAINTS = {
 
 TARGETS: list[dict[str, Any]] = [
     {},
-    {"head": "exact"},
+    {"head": "full"},
     {"head": "screen", "knobs": {"probes": 3}},
     {"knobs": {"probes": 2}},
     {"head": "AUTO"},
@@ -115,13 +115,13 @@ TARGETS: list[dict[str, Any]] = [
     {"exact": True, "head": "AUTO"},
     {"exact": True},
     {"normalizer": "candidates"},
-    {"normalizer": "exact", "head": "screen"},
+    {"normalizer": "full", "head": "screen"},
 ]
-HEADS, WIDTHS = ("screen", "sketch", "exact", "svd", "lsh"), (1e-9, 1e-3, np.float32(0.5))
+HEADS, WIDTHS = ("screen", "sketch", "full", "svd", "lsh"), (1e-9, 1e-3, np.float32(0.5))
 NAMES = (None, *NORMALIZER_CODES)
 OTHER: list[dict[str, Any]] = [
     *({"head": head, "normalizer": name} for head in HEADS for name in NAMES),
-    *({"normalizer": name, "width": w} for name in (None, "sketch", "exact") for w in WIDTHS),
+    *({"normalizer": name, "width": w} for name in (None, "sketch", "full") for w in WIDTHS),
     *({"max_error": error} for error in (0, 1e-15, np.float32(0.5))),
     {"head": "sketch", "max_error": 1e-3},
 ]
@@ -168,13 +168,13 @@ def test_draws_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
         assert (reply.answer.max_errors <= MAX_ERROR).all()
         assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
         proof = remote.sample(hidden, 2, seeds=3, model="other", exact=True, **filters)
-        assert proof.answer.exact.all()
+        assert proof.answer.proven.all()
         np.testing.assert_array_equal(proof.ids, reply.ids)
 
 
 def test_steps_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
     hidden = make_hidden(5)
-    for sets, heads in ((None, ["exact"]), (Constraints(banned=[1]), [*whole.index.heads])):
+    for sets, heads in ((None, ["full"]), (Constraints(banned=[1]), [*whole.index.heads])):
         reply = remote.beam_step(hidden, beams_in=5, beams_out=3, model="other", constraints=sets)
         assert reply.answer.head in heads
         assert_same(reply, whole.beam_step(hidden, beams_in=5, beams_out=3, constraints=sets))
@@ -200,7 +200,7 @@ def test_torch_lists_views_and_single_rows(server: Running, local: LocalDecoder)
 
 def test_the_caller_owns_the_arrays(server: Running) -> None:
     reply = server.client.topk(make_hidden(2), 3, model="demo")
-    for array in (reply.ids, reply.logits, reply.answer.exact, reply.answer.scanned):
+    for array in (reply.ids, reply.logits, reply.answer.proven, reply.answer.scanned):
         array[:] = 0
     assert reply.answer.compute_ns > 0
     assert reply.answer.queue_ns > 0
@@ -280,7 +280,7 @@ REFUSED = [
     ("topk", {"max_error": 0.1, "head": "screen"}),
     ("topk", {"min_precision": 0.9, "head": "screen"}),
     ("topk", {"min_precision": 0.9, "knobs": {"probes": 1}}),
-    ("topk", {"exact": True, "head": "exact"}),
+    ("topk", {"exact": True, "head": "full"}),
     ("topk", {"head": "AUTO", "knobs": {"probes": 1}}),
     ("topk", {"width": 0.1, "normalizer": "candidates"}),
     ("topk", {"width": 0.1, "normalizer": "sketch"}),

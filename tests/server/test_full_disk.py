@@ -50,7 +50,7 @@ config = BuildConfig(clusters_tried=(4,), rounds=1, steps=5, batch_rows=64)
 use_cache(kernels)
 told(lambda: build(
     softmax.weight, softmax.bias, make_hidden(400, 8), folder / "demo" / "1",
-    heads=["exact", "screen"], config=config,
+    heads=["full", "screen"], config=config,
 ))
 """
 CAPTURE = """
@@ -65,7 +65,7 @@ ANSWER = """
 from logitsieve.index import open_index
 from tests.synthetic import make_hidden
 limit()
-head = open_index(folder / "demo" / "1", kernel_cache=kernels).head("exact")
+head = open_index(folder / "demo" / "1", kernel_cache=kernels).head("full")
 print(json.dumps(head.topk(make_hidden(4), 3).ids.tolist()))
 """
 PRUNE = """
@@ -143,7 +143,7 @@ def test_old_versions_are_removed_from_a_full_disk(folder: Path) -> None:
 def test_a_cache_that_does_not_fit_is_done_without(folder: Path, tmp_path: Path, most: int) -> None:
     """Digests that were verified, and machine code: what is not kept is made again."""
     write_model(folder)
-    expected = open_index(folder / "demo" / "1").head("exact").topk(make_hidden(4), 3).ids
+    expected = open_index(folder / "demo" / "1").head("full").topk(make_hidden(4), 3).ids
     done = limited(ANSWER, folder, most)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(json.loads(done.stdout), expected)

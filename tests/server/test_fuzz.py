@@ -116,7 +116,7 @@ def kept_busy(run: Running) -> Iterator[None]:
         with DecoderClient(run.address, timeout_s=WAIT_S) as client:
             while not over.is_set():
                 with suppress(LogitsieveError):  # it may be unloaded, or the queue full
-                    client.sample(rows, 8, model="other", head="exact")
+                    client.sample(rows, 8, model="other", head="full")
 
     with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
         stack.callback(over.set)

@@ -45,13 +45,13 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_an_event_is_one_line_of_json(written: io.StringIO) -> None:
-    event(log, logging.WARNING, "guard", "AUTO moves\nto exact", model="demo", version="1")
+    event(log, logging.WARNING, "guard", "AUTO moves\nto full", model="demo", version="1")
     (line,) = lines(written)
     assert line.pop("time").endswith("+00:00")
     assert line == {
         "level": "warning",
         "event": "guard",
-        "message": "AUTO moves\nto exact",
+        "message": "AUTO moves\nto full",
         "model": "demo",
         "version": "1",
     }

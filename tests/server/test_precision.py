@@ -71,7 +71,7 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
         missed += bool(lost)
     assert missed > 10
     sample = sampled(served, contexts(2, 1), 5, to_resolved_target(pb.Target(exact=True)))
-    assert sample.answer.exact.all()
+    assert sample.answer.proven.all()
     judgement = judge(sample)  # a proven answer is its own truth
     assert (judgement.hits, judgement.missed_mass) == ({1: 1.0, 5: 5.0}, 0.0)
 

@@ -56,7 +56,7 @@ def test_calls_to_shards_are_inside_what_is_computed() -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     none = np.zeros(1, np.int32)
     call = Call("TopK", arrived_ns=1000, queue_ns=100)
-    call.answer = Answer("m", "1", "", "exact", none > 0, none, none > 0, compute_ns=500)
+    call.answer = Answer("m", "1", "", "full", none > 0, none, none > 0, compute_ns=500)
     call.timings.append(("shard 256", 1200, 1500))
     call.code = "OK"
     Tracing(provider).record(call)

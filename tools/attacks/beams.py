@@ -158,7 +158,7 @@ def judged(
     G, K = reply.parents.shape
     H, V = len(scores) // G, logits.shape[1]
     right, close, rose = np.zeros((3, G), np.bool_)
-    unproven = np.asarray(~reply.answer.exact.reshape(G, H).all(axis=1))
+    unproven = np.asarray(~reply.answer.proven.reshape(G, H).all(axis=1))
     for place in range(G):
         mine = slice(place * H, (place + 1) * H)
         equal = WITHIN if unproven[place] else 0.0
@@ -170,7 +170,7 @@ def judged(
     lost = unproven & ~close
 
     def describe(place: int) -> str:
-        named = [(~right, "order"), (rose, "a score above its parent's"), (lost, "not exact")]
+        named = [(~right, "order"), (rose, "a score above its parent's"), (lost, "not proven")]
         names = ", ".join(name for faults, name in named if faults[counted][place])
         return f"{normalizer} V={V} a group of {H} hypotheses, {K} pairs: {names}"
 

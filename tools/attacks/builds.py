@@ -30,7 +30,7 @@ def changing(random: Generator) -> Tally:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "lm" / "1"
         given, written = shared(Path(folder), weight, random)
-        options: Any = {"heads": ("exact", "sketch"), "progress": writer(written, random)}
+        options: Any = {"heads": ("full", "sketch"), "progress": writer(written, random)}
         try:
             build(given, None, contexts, out, **options)
         except InvalidRequest as error:

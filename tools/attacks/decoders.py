@@ -25,10 +25,10 @@ Hard = tuple[Softmax, Float32]  # a softmax, contexts [B, D]
 
 @contextmanager
 def decoding(softmax: Softmax, random: Generator) -> Iterator[LocalDecoder]:
-    """A decoder with the heads `exact` and `sketch`, over an index on disk."""
+    """A decoder with the heads `full` and `sketch`, over an index on disk."""
     parts = {"sketch": sketched(softmax, random).arrays}
     with tempfile.TemporaryDirectory() as folder:
-        out, heads = Path(folder) / "attacked" / "1", {"exact": HeadEntry()}
+        out, heads = Path(folder) / "attacked" / "1", {"full": HeadEntry()}
         heads["sketch"] = HeadEntry("sketch", {"max_error": 0.0})
         path = write_heads(out, softmax, "sketch", parts=parts, heads=heads)
         decoder = LocalDecoder(open_index(path, verify="sizes"))

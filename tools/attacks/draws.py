@@ -1,7 +1,7 @@
 """Attacks on `sample`: only ids that constraints and filters leave, with probabilities of theirs.
 
 No log p is above 0, and the probabilities of a row's different ids add up to at most 1. Where the
-distribution is known to the last bit, log p is the truth rounded down: for the head `exact`, and
+distribution is known to the last bit, log p is the truth rounded down: for the head `full`, and
 where filters leave a few ids; the id that wins is judged in law.py.
 
 Shape letters: B batch rows, V vocabulary, N draws.
@@ -43,11 +43,11 @@ def drawn(random: Generator, kind: str) -> Tally:
             min_p = float(random.choice([0.0, 0.0, 0.1]))
             seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
             how: Any = {"temperature": temperature, "top_k": top_k, "min_p": min_p}
-            how |= {"seeds": seeds, "head": str(random.choice(["exact", "sketch"]))}
+            how |= {"seeds": seeds, "head": str(random.choice(["full", "sketch"]))}
             reply = decoder.sample(hidden, SAMPLES, constraints=constraints, **how)
             remaining = possible(left, temperature, top_k, min_p)
             scale = 1.0 / temperature if temperature else 1.0
-            known = reply.answer.normalizer in ("candidates", "exact") and not min_p
+            known = reply.answer.normalizer in ("candidates", "full") and not min_p
             tally.join(judged(reply, np.where(remaining, left, -np.inf), scale, known))
     return tally
 

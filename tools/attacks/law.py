@@ -17,7 +17,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.exact import DrawOptions, ExactHead
+from logitsieve.heads.full import DrawOptions, FullHead
 from tests.log_z import interval_of, log_z_in
 from tests.oracle import logits64
 from tools.attacks.decoders import KINDS, Hard, decoding
@@ -47,7 +47,7 @@ KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth
 def lawful(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random edits, temperatures and filters."""
     softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
-    exact, sketch = ExactHead(softmax), sketched(softmax, random).head
+    full, sketch = FullHead(softmax), sketched(softmax, random).head
     plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
     width = WIDTH + 2.0**-50 * softmax.vocab_size
     for _ in range(CALLS):
@@ -60,9 +60,9 @@ def lawful(random: Generator, kind: str) -> Tally:
         options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p)
         left, unsure = remaining(logits, scale, top_p, min_p)
         values = noisy(logits, scale, seeds, step)
-        ids, _, _ = exact.draw(hidden, options)
+        ids, _, _ = full.draw(hidden, options)
         name = f"scale {scale} top-p {top_p} min-p {min_p}"
-        tally.join(judged(f"exact {name}", ids, values, left, unsure))
+        tally.join(judged(f"full {name}", ids, values, left, unsure))
         ids, fields, _ = sketch.draw(hidden, options)
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
         narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf

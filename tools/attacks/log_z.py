@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from tests.log_z import interval_of
 from tests.oracle import logits64
 from tools.attacks import judge
@@ -29,11 +29,11 @@ def enclosed(random: Generator, kind: str) -> Tally:
     """The passes in float32, float64 and of `sketch`, at several temperatures."""
     softmax, hidden = KINDS[kind](random, ROWS)
     logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
-    exact, scale = ExactHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
+    full, scale = FullHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
     truth = judge.log_z(logits, scale)
-    _, _, low, high = exact.log_z(hidden, scale).T
+    _, _, low, high = full.log_z(hidden, scale).T
     tally.join(judged("float64", low, high, truth.rest))
-    _, _, low, high = exact.quick_log_z(hidden, scale).T
+    _, _, low, high = full.quick_log_z(hidden, scale).T
     tally.join(judged("float32", low, high, truth.value(scale)))
     tally.join(by_sketch(softmax, hidden, truth.value(scale), scale, random))
     return tally

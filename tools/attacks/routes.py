@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.heads import ScreenHead, Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.kernels.screen.route import CODES
 from tests.oracle import logits64
 from tools.attacks.judge import best
@@ -123,7 +123,7 @@ def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
         "ids": np.arange(C, dtype=np.int32),
     }
     head = ScreenHead.from_arrays(
-        softmax, arrays, fallback=ExactHead(softmax), threads=1, knobs={"probes": probes}
+        softmax, arrays, fallback=FullHead(softmax), threads=1, knobs={"probes": probes}
     )
     truth = np.sort(best(centroids, np.zeros(C, np.float32), hidden, probes)[0], axis=1)
     tally = Tally()

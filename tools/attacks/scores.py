@@ -1,7 +1,7 @@
 """Attacks on `score` and on the log Z of `topk`, judged in long double and by Decimal.
 
 Claims: an interval contains log Z; a log-probability is never above 0, nor above the truth; where
-`exact` is set, it is the float32 nearest to the truth or the one before; and the probabilities of
+`proven` is set, it is the float32 nearest to the truth or the one before; and the probabilities of
 all ids add up to at most 1.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, T targets.
@@ -32,7 +32,7 @@ from tools.attacks.judge import (
 from tools.attacks.tally import Tally
 
 ROWS = 8
-NORMALIZERS: tuple[NormalizerName, ...] = ("exact", "sketch")
+NORMALIZERS: tuple[NormalizerName, ...] = ("full", "sketch")
 ULP = np.float32(2.0**-23)
 
 
@@ -61,20 +61,20 @@ def judged(
 ) -> Tally:
     targets = np.tile(np.arange(logits.shape[1]), (len(logits), 1))
     reply = decoder.score(hidden, targets, normalizer=normalizer, constraints=constraints)
-    printed, exact, tally = reply.log_probs, reply.answer.exact, Tally()
+    printed, proven, tally = reply.log_probs, reply.answer.proven, Tally()
     truth_z = log_z(logits)
     truth = log_probs(logits, truth_z)
     wrong, parts = misprinted(logits, truth, printed)
     faults: dict[str, Bool] = {
         "log p above 0": np.asarray((printed > 0).any(axis=1)),
-        "log p not rounded down": np.asarray(wrong & exact),
+        "log p not rounded down": np.asarray(wrong & proven),
         "probabilities above 1": above_one(printed),
         "log Z outside its interval": outside(reply.answer, truth_z),
     }
     only = (logits > -np.inf).sum(axis=1) == 1
-    faults["log p of the only id is not 0"] = only & exact & (printed.max(axis=1) != 0)
-    if normalizer == "exact":
-        faults["not exact"] = np.asarray(~exact)
+    faults["log p of the only id is not 0"] = only & proven & (printed.max(axis=1) != 0)
+    if normalizer == "full":
+        faults["not proven"] = np.asarray(~proven)
 
     def describe(place: int) -> str:
         names = [name for name, fault in faults.items() if fault[place]]
@@ -82,7 +82,7 @@ def judged(
         return f"{normalizer} {sizes} row {place}: {', '.join(names)}"
 
     tally.add(np.any(list(faults.values()), axis=0), describe)
-    tally.tighten(np.where(exact[:, None], parts, np.nan))
+    tally.tighten(np.where(proven[:, None], parts, np.nan))
     return tally
 
 
@@ -117,7 +117,7 @@ def outside(answer: Answer, log_z: LogZ) -> Bool:
         wrong |= (truth < low - off) | (truth > high + off)
         wrong |= (value < answer.log_z_low) | (value > answer.log_z_high)
     rounded = np.spacing(np.abs(value)) + LONG(2) ** -40 * (np.abs(log_z.top) + log_z.rest)
-    return np.asarray(wrong | (answer.exact & (np.abs(value - truth) > rounded)))
+    return np.asarray(wrong | (answer.proven & (np.abs(value - truth) > rounded)))
 
 
 ATTACKS = {f"score-{kind}": partial(scored, kind=kind) for kind in KINDS}

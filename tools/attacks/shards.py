@@ -1,4 +1,4 @@
-"""Attacks on decoders over shards: what they call exact is what one softmax answers.
+"""Attacks on decoders over shards: what they call proven is what one softmax answers.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers, N draws.
 """
@@ -19,16 +19,16 @@ ROWS, DRAWS = 32, 20
 
 
 def best_of_shards(random: Generator) -> Tally:
-    """Ids of top-k rows that are called exact."""
+    """Ids of top-k rows that are called proven."""
     with tempfile.TemporaryDirectory() as folder:
         whole, sharded, hidden = split_softmax(random, Path(folder))
         k = int(random.integers(1, 40))
         one, other = whole.topk(hidden, k), sharded.topk(hidden, k)
-        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.exact)
+        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.proven)
 
 
 def draws_of_shards(random: Generator) -> Tally:
-    """Ids of draws of rows that are called exact, at all temperatures, with and without top-k."""
+    """Ids of draws of rows that are called proven, at all temperatures, with and without top-k."""
     with tempfile.TemporaryDirectory() as folder:
         whole, sharded, hidden = split_softmax(random, Path(folder))
         temperature = float(random.choice([0.3, 1.0, 2.5]))
@@ -37,7 +37,7 @@ def draws_of_shards(random: Generator) -> Tally:
             decoder.sample(hidden, DRAWS, seeds=7, temperature=temperature, top_k=top_k)
             for decoder in (whole, sharded)
         )
-        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.exact)
+        return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.proven)
 
 
 def split_softmax(

@@ -1,4 +1,4 @@
-"""Attacks on the top k of `sketch` and `exact`: ids, order and last bits, judged by `dot64`.
+"""Attacks on the top k of `sketch` and `full`: ids, order and last bits, judged by `dot64`.
 
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.index_builder.fit.sketch import code
 from logitsieve.kernels.simd.planes import LARGEST_CODE
@@ -85,17 +85,17 @@ def near_ties(random: Generator) -> Tally:
 
 
 def one_way_roundings(random: Generator) -> Tally:
-    """The exact head: float32 dots whose every rounding goes the same way, beside others."""
+    """The full head: float32 dots whose every rounding goes the same way, beside others."""
     D, V, B = int(random.choice([64, 512, 2048])), int(random.integers(20, 200)), 4
     W, h = one_way(random, V, D)
     logits = logits64(W, np.zeros(V, np.float32), h[None])[0]
     bias = tying_biases(logits, int(random.integers(V)), random)
     softmax = Softmax(W, bias)
-    return judged(ExactHead(softmax), softmax, around(h, B, random), int(random.integers(1, 12)))
+    return judged(FullHead(softmax), softmax, around(h, B, random), int(random.integers(1, 12)))
 
 
 def codes_off_one_way(random: Generator) -> Tally:
-    """The exact head over blocks: codes of contexts are off along a row, barely among the best."""
+    """The full head over blocks: codes of contexts are off along a row, barely among the best."""
     kind = str(random.choice(BLOCKS))
     D, V = KINDS[kind].values * int(random.integers(1, 4)), int(random.integers(20, 300))
     scales = 10.0 ** random.uniform(-2, 2, (V, D // KINDS[kind].values))
@@ -107,7 +107,7 @@ def codes_off_one_way(random: Generator) -> Tally:
     h = (h * 2.0 ** random.integers(-12, 3)).astype(np.float32)
     logits = logits64(softmax.weight, softmax.bias, h[None])[0]
     tied = Softmax(matrix, tying_biases(logits, row, random))
-    return judged(ExactHead(tied), tied, around(h, AT_ONCE, random), int(random.integers(1, 12)))
+    return judged(FullHead(tied), tied, around(h, AT_ONCE, random), int(random.integers(1, 12)))
 
 
 def one_way(random: Generator, V: int, D: int) -> tuple[Float32, Float32]:
@@ -192,7 +192,7 @@ def judged(head: Head, softmax: Softmax, hidden: Float32, k: int) -> Tally:
     """One call of `topk`, compared with all logits."""
     answer = head.topk(hidden, k)
     ids, logits = best(softmax.weight, softmax.bias, hidden, k)
-    wrong = (answer.ids != ids).any(axis=1) | ~answer.exact
+    wrong = (answer.ids != ids).any(axis=1) | ~answer.proven
     wrong |= (answer.logits != logits.astype(np.float32)).any(axis=1)
 
     def describe(place: int) -> str:

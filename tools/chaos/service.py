@@ -34,7 +34,7 @@ V, D, TIMEOUT_S = 3000, 24, 20.0
 KEY, ADMIN_KEY = "chaos-reads-with-this", "chaos-administers-with-this"
 REFUSALS = (Overloaded, Unavailable, DeadlineExceeded)
 VICTIM = "victim"  # its files are cut
-HEADS = ("exact", "sketch", "screen")
+HEADS = ("full", "sketch", "screen")
 Ask = Callable[[np.random.Generator], None]
 
 
@@ -115,7 +115,7 @@ class Service:
         key = (model.partition(":")[0], reply.answer.version)
         alone = getattr(self.local[key], method)(*arguments, **options)
         wrong = self._difference(reply, alone)
-        if not wrong and method == "topk" and reply.answer.exact.all():
+        if not wrong and method == "topk" and reply.answer.proven.all():
             wrong = self._untrue(key, arguments[0], reply.ids)
         self.tally.count(caller, "wrong" if wrong else "right", f"{method} {options} {wrong}")
 
@@ -136,7 +136,7 @@ class Service:
         for name, got, right in zip(reply._fields, reply, alone, strict=True):
             if name != "answer" and not np.array_equal(got, right):
                 return f"{name} are others than in process"
-        return "" if np.array_equal(reply.answer.exact, alone.answer.exact) else "exact differs"
+        return "" if np.array_equal(reply.answer.proven, alone.answer.proven) else "proven differs"
 
     def _untrue(self, key: tuple[str, str], hidden: np.ndarray, ids: np.ndarray) -> str:
         weight, bias = self.logits64[key]
@@ -258,4 +258,4 @@ class Service:
         with DecoderClient(
             f"127.0.0.1:{self.ports.grpc}", timeout_s=timeout_s, api_key=self.api_key
         ) as decoder:
-            decoder.topk(make_hidden(1, D), 1, model="other", head="exact")
+            decoder.topk(make_hidden(1, D), 1, model="other", head="full")

@@ -18,7 +18,7 @@ from tools.fuzz.models import D
 EDITS = 3
 ODD: tuple[Any, ...] = (
     *(None, True, 0, 1, -1, 2, 24, 100, 101, 1 << 31, 1 << 63, 1 << 200, 0.5, 1e308, -0.0),
-    *("", "exact", "screen", "sketch", "softmax", "../x", "a" * 64, "manifest.json", [], {}, [[]]),
+    *("", "full", "screen", "sketch", "softmax", "../x", "a" * 64, "manifest.json", [], {}, [[]]),
     *({"file": "softmax.safetensors", "size": 1, "sha256": "0" * 64}, {"probes": 1.0}),
 )
 

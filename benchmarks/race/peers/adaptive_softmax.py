@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from benchmarks.race.methods import Method, Queries, augmented, best_places
 from logitsieve.api.results import Float32
-from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads import FullHead, Softmax
 
 Labelled: TypeAlias = tuple[Float32, np.ndarray, np.ndarray]
 LABELLED, LABELS = 100_000, 10  # contexts to train on, and best words of each
@@ -94,7 +94,7 @@ def label(softmax: Softmax, fit: Float32) -> Labelled:
     """Spread contexts, the ids [N, 10] of their best words, and those' probabilities."""
     places = np.linspace(0, len(fit) - 1, min(LABELLED, len(fit))).astype(np.int64)
     contexts = np.ascontiguousarray(fit[places])
-    top = ExactHead(softmax).topk(contexts, LABELS)
+    top = FullHead(softmax).topk(contexts, LABELS)
     return contexts, top.ids, torch.softmax(torch.from_numpy(top.logits), 1).numpy()
 
 

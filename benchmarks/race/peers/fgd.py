@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32, Int64, offsets_of
-from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads import FullHead, Softmax
 from logitsieve.heads._base.head import Knob, by_knob
 from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.index_builder.fitting import DEPTH, TARGET
@@ -107,11 +107,11 @@ def graph_arrays(
 
 def fitted_head(softmax: Softmax, best_ids: np.ndarray, heldout_BD: Float32) -> GraphHead:
     """The graph of both kinds that finds TARGET of the best words with the smaller ef, at that."""
-    exact = ExactHead(softmax)
-    best_BK = exact.topk(heldout_BD, DEPTH).ids
+    full = FullHead(softmax)
+    best_BK = full.topk(heldout_BD, DEPTH).ids
     fits = []
     for unit_rows in (augmented, by_angle):
-        head = GraphHead(softmax, graph_arrays(softmax, best_ids, unit_rows), fallback=exact)
+        head = GraphHead(softmax, graph_arrays(softmax, best_ids, unit_rows), fallback=full)
         for ef in TRIED:
             head = head.with_knobs(ef=ef)
             found_BK = head.topk(heldout_BD, DEPTH).ids

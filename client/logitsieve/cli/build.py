@@ -46,7 +46,7 @@ class BuildOptions:
         None,
         "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them a GGUF"
         " model reads the primer of capture -m first, if llama.cpp is installed, and only"
-        " exact and sketch can be built.",
+        " full and sketch can be built.",
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
     bias: str | None = flag(None, "The bias [V]; zeros if absent.")
@@ -60,9 +60,9 @@ class BuildOptions:
     )
     heads: str | None = flag(
         None,
-        "Heads to build, separated by commas: exact, screen (learned screens, L2S), sketch, svd"
-        " (SVD previews), lsh (LSH tables), frequency. exact,screen,sketch if absent"
-        " (screen only if it pays), or exact,sketch without --contexts.",
+        "Heads to build, separated by commas: full, screen (learned screens, L2S), sketch, svd"
+        " (SVD previews), lsh (LSH tables), frequency. full,screen,sketch if absent"
+        " (screen only if it pays), or full,sketch without --contexts.",
     )
     target_precision: tuple[str, ...] = flag(
         (),
@@ -157,10 +157,10 @@ def show(index: Index) -> None:
 
 
 def slow_proof(auto: Auto) -> str:
-    """Return a warning if a proof by `sketch` took no less time than `exact` at one row a call."""
-    exact, sketch = (
+    """Return a warning if a proof by `sketch` took no less time than `full` at one row a call."""
+    full, sketch = (
         min((each.us_at(1) for each in auto.points if each.proven and each.head == head), default=0)
-        for head in ("exact", "sketch")
+        for head in ("full", "sketch")
     )
-    times = f"{shown(sketch)} us at one row a call, exact {shown(exact)} us"
-    return f"Warning: a proof by sketch takes {times}." * (0 < exact <= sketch)
+    times = f"{shown(sketch)} us at one row a call, full {shown(full)} us"
+    return f"Warning: a proof by sketch takes {times}." * (0 < full <= sketch)

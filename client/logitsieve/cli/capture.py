@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 4096
 OF_PRIMER = (
-    "They are of the primer, a short text of many kinds: enough for exact and sketch; a screen"
+    "They are of the primer, a short text of many kinds: enough for full and sketch; a screen"
     " needs text of its use (--text)."
 )
 
@@ -46,7 +46,7 @@ class CaptureOptions:
     text: Path | None = flag(
         None,
         "Text for --huggingface or --model to read: UTF-8, plain or gzipped. Without it --model"
-        " reads a short text of many kinds: enough for the heads exact and sketch, not for a"
+        " reads a short text of many kinds: enough for the heads full and sketch, not for a"
         " screen.",
     )
     chat: bool = flag(
@@ -146,7 +146,7 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
     heads = "" if options.model or not _is_bfloat16(out / "weight.npy") else " --dtype bfloat16"
     if summary.get("primer"):
         print(OF_PRIMER)
-        heads = " --heads exact,sketch"
+        heads = " --heads full,sketch"
     print(f"Next: logitsieve build --weight {weight} --contexts {out}{heads} --out models/NAME/1")
 
 

@@ -44,7 +44,7 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
     with bars("evaluate") as progress:
         opened = open_index(index, threads=options.threads, progress=progress)
         chosen = opened.head(options.head, **numbers("knob", options.knob))
-        exact = opened.head("exact")
+        full = opened.head("full")
         ks = sorted(set(options.k)) or [k for k in KS if k <= opened.vocab_size]
         if ks[-1] > opened.vocab_size:
             raise InvalidRequest("k", ks[-1], f"1..{opened.vocab_size}")
@@ -52,8 +52,8 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
         rows = min(judging.rows, options.max_rows)
         timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))
         results = []
-        for head in {head.name: head for head in (chosen, exact)}.values():
-            judged = evaluate(head, exact, _spread(judging, rows, head.name, progress), ks, batch)
+        for head in {head.name: head for head in (chosen, full)}.values():
+            judged = evaluate(head, full, _spread(judging, rows, head.name, progress), ks, batch)
             us = us_per_row(head, timed, max(ks), batch)
             facts = {"head": head.name, "knobs": dict(head.knobs), "us_per_row": us}
             facts["proven"] = head.proves

@@ -327,12 +327,12 @@ class Handover:
 
 
 def head_of(decoder: LocalDecoder, asked: str) -> str:
-    """Return the head `asked` of the index, by default `sketch`, or `exact` if it has no other.
+    """Return the head `asked` of the index, by default `sketch`, or `full` if it has no other.
 
     InvalidRequest names `head` if the index lacks it.
     """
     heads = decoder.index.heads
-    chosen = asked or (SKETCH if SKETCH in heads else "exact")
+    chosen = asked or (SKETCH if SKETCH in heads else "full")
     if chosen not in heads:
         raise InvalidRequest("head", chosen, ", ".join((*heads, DENSE)))
     return chosen

@@ -57,7 +57,7 @@ class QueryOptions:
     hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
     head: str = flag(
-        "", "Name of the head; absent: the fastest, and for --num-samples sketch or exact."
+        "", "Name of the head; absent: the fastest, and for --num-samples sketch or full."
     )
     knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
     min_precision: float | None = flag(
@@ -71,7 +71,7 @@ class QueryOptions:
     )
     normalizer: NormalizerName | None = flag(
         None,
-        "Normalizer of the log-probabilities; absent: exact for the best ids,"
+        "Normalizer of the log-probabilities; absent: full for the best ids,"
         " the server's choice for draws.",
     )
     width: float | None = flag(
@@ -112,7 +112,7 @@ class QueryOptions:
                 rows, self.num_samples, seeds=self.seed, temperature=self.temperature, **target
             )
         if self.width is None:
-            target["normalizer"] = self.normalizer or "exact"
+            target["normalizer"] = self.normalizer or "full"
         return client.topk(rows, self.k, **target)
 
 
@@ -196,19 +196,19 @@ def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[li
 
 def _show(reply: TopKReply | SampleReply, words: list[str] | None, as_json: bool) -> None:
     answer, best = reply.answer, isinstance(reply, TopKReply)
-    facts = answer.exact.tolist(), answer.max_errors.tolist(), answer.scanned.tolist()
+    facts = answer.proven.tolist(), answer.max_errors.tolist(), answer.scanned.tolist()
     shown = list(zip(*facts, _answers(reply, words), strict=True))
     if as_json:
         names = ("model", "version", "digest", "head", "normalizer")
         origin = {name: getattr(answer, name) for name in names} | {"knobs": dict(answer.knobs)}
-        columns = ["exact", "max_error", "scanned", "top" if best else "draws"]
+        columns = ["proven", "max_error", "scanned", "top" if best else "draws"]
         print_json({**origin, "rows": [dict(zip(columns, row, strict=True)) for row in shown]})
         return
     columns = ["row", "rank" if best else "draw"]
     columns += ["word", "id", "logit", "log prob", "proven", "scanned"]
     rows: list[list[object]] = []
-    for row, (exact, max_error, scanned, answers) in enumerate(shown):
-        proven = "yes" if exact else "no" if max_error == 1.0 else f"but for {max_error:g}"
+    for row, (certain, max_error, scanned, answers) in enumerate(shown):
+        proven = "yes" if certain else "no" if max_error == 1.0 else f"but for {max_error:g}"
         for rank, one in enumerate(answers, start=1):
             named = [one.get(name) for name in ("word", "id", "logit", "log_prob")]
             rows.append([row, rank, *named, proven, scanned])

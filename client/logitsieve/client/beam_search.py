@@ -54,7 +54,7 @@ class SearchResult(NamedTuple):
     """Hypotheses of each sentence."""
 
     hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
-    exact: Bool  # [S] every step proven
+    proven: Bool  # [S] every step proven
     steps: int  # calls of beam_step
 
 
@@ -97,7 +97,7 @@ def beam_search(
     begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
     live = _Live(np.arange(sentences), *begun)
     pools = [_Pool(search) for _ in range(sentences)]
-    exact = np.ones(sentences, np.bool_)
+    proven = np.ones(sentences, np.bool_)
     while True:
         reply = decoder.beam_step(
             hidden,
@@ -110,19 +110,19 @@ def beam_search(
         )
         reply = _in_arrays(reply)
         steps += 1
-        exact[live.groups] &= reply.answer.exact.reshape(len(live.groups), -1).all(axis=1)
+        proven[live.groups] &= reply.answer.proven.reshape(len(live.groups), -1).all(axis=1)
         live, parents = _advance(search, live, reply, pools)
         if not live.groups.size:
             best = [sorted(pool.heap, reverse=True)[:n_best] for pool in pools]
-            return SearchResult(best, exact, steps)
+            return SearchResult(best, proven, steps)
         hidden = step(parents, live.tokens[:, :, -1].ravel())
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
     if isinstance(reply.tokens, np.ndarray):
         return reply
-    arrays, exact = (each.cpu().numpy() for each in reply[:5]), reply.answer.exact.cpu().numpy()
-    return BeamStepReply(*arrays, reply.answer._replace(exact=exact))
+    arrays, proven = (each.cpu().numpy() for each in reply[:5]), reply.answer.proven.cpu().numpy()
+    return BeamStepReply(*arrays, reply.answer._replace(proven=proven))
 
 
 @dataclass(frozen=True, kw_only=True)

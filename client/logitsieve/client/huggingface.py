@@ -64,7 +64,7 @@ def attach(
     `top_k`, the decoder draws, seeded by torch's global generator.
 
     `target` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
-    `approximate`, or `exact` beside a `head`, `exact`, `max_error` or `width`. `editors` are
+    `approximate`, or `full` beside a `head`, `exact`, `max_error` or `width`. `editors` are
     classes of your own logits processors that read only `input_ids`; they are called twice a step.
 
     InvalidRequest if the output layer is no plain nn.Linear (it has hooks, an adapter, a forward of

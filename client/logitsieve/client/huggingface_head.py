@@ -48,7 +48,7 @@ class DecoderHead(nn.Module):
         # Estimates of log Z would break the promise of a head, and leave the order of beams open.
         promised = any(target.get(name) for name in ("head", "exact", "width"))
         promised = promised or target.get("max_error") is not None
-        self._comparing: NormalizerName = "exact" if promised else "approximate"
+        self._comparing: NormalizerName = "full" if promised else "approximate"
         self.rest()
 
     def rest(self) -> None:

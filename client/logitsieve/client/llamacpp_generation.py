@@ -152,7 +152,7 @@ class Generation:
         self.counts.head_s += perf_counter() - began
         self.counts.tokens += len(running)
         self.counts.scanned += int(chosen.scanned.sum())
-        self.counts.proven += int(chosen.exact.sum())
+        self.counts.proven += int(chosen.proven.sum())
         ids = chosen.ids.tolist()
         if self._options.logprobs:
             scores = self._head.scores(rows, ids, 0).targets

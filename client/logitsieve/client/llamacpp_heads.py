@@ -60,7 +60,7 @@ class Chosen(NamedTuple):
 
     ids: Int32  # [B]
     scanned: Int32  # [B] exact logits computed
-    exact: Bool  # [B] proven
+    proven: Bool  # [B] proven
 
 
 class Scores(NamedTuple):
@@ -71,7 +71,7 @@ class Scores(NamedTuple):
     best: Float32  # [B, K] of these, with the bits of an equal target's
     low: Float32  # [B] log Z is proven to lie between; or NaN
     high: Float32  # [B]
-    exact: Bool  # [B] proven
+    proven: Bool  # [B] proven
     scanned: Int32  # [B] logits computed, except for log Z
 
 
@@ -150,7 +150,7 @@ class DecoderOutput:
         else:
             options: dict[str, Any] = {**drawing._asdict(), **self._target, "log_probs": False}
             reply = self._decoder.sample(rows, constraints=constraints, **options)
-        return Chosen(reply.ids[:, 0], reply.answer.scanned, reply.answer.exact)
+        return Chosen(reply.ids[:, 0], reply.answer.scanned, reply.answer.proven)
 
     def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
         """Score by the decoder; InvalidRequest names `logprobs` for a softcap."""
@@ -163,13 +163,13 @@ class DecoderOutput:
             top = self._decoder.topk(rows, k, **self._target)
             ids, scanned = top.ids, scanned + top.answer.scanned
         every = np.concatenate([np.array(targets, np.int32)[:, None], ids], axis=1)
-        target: Target = {**self._target, "normalizer": "exact"}
+        target: Target = {**self._target, "normalizer": "full"}
         log_probs, answer = self._decoder.score(rows, every, **target)
         low, high = (
             np.full(len(rows), np.nan, np.float32) if bound is None else bound
             for bound in (answer.log_z_low, answer.log_z_high)
         )
-        return Scores(log_probs[:, 0], ids, log_probs[:, 1:], low, high, answer.exact, scanned)
+        return Scores(log_probs[:, 0], ids, log_probs[:, 1:], low, high, answer.proven, scanned)
 
     def _softcapped(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
@@ -195,8 +195,8 @@ class DecoderOutput:
             for place, edit in enumerate(edits)
         ]
         scanned = np.concatenate([top.answer.scanned for top in tops])
-        exact = np.concatenate([top.answer.exact for top in tops])
-        return Chosen(np.array(chosen, np.int32), scanned, exact)
+        proven = np.concatenate([top.answer.proven for top in tops])
+        return Chosen(np.array(chosen, np.int32), scanned, proven)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
         """Return the k best unchanged ids of a row [1, D], and all changed ones."""
@@ -218,7 +218,7 @@ class DecoderOutput:
             raise InvalidRequest("allowed", "no id that is not banned", "one or more")
         answer = tops[0].answer._replace(
             scanned=np.add.reduce([top.answer.scanned for top in tops]),
-            exact=np.logical_and.reduce([top.answer.exact for top in tops]),
+            proven=np.logical_and.reduce([top.answer.proven for top in tops]),
             max_error=min(1.0, sum(float(top.answer.max_errors.max()) for top in tops)),
         )
         ids, logits = (np.concatenate([top[part] for top in tops], axis=1) for part in (0, 1))

@@ -147,11 +147,11 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
     if len(groups) == 1:
         return _chosen(head, rows, each)
     ids, scanned = np.empty((2, len(each)), np.int32)
-    exact = np.empty(len(each), np.bool_)
+    proven = np.empty(len(each), np.bool_)
     for places in groups.values():
         chosen = _chosen(head, rows[places], [each[place] for place in places])
-        ids[places], scanned[places], exact[places] = chosen
-    return Chosen(ids, scanned, exact)
+        ids[places], scanned[places], proven[places] = chosen
+    return Chosen(ids, scanned, proven)
 
 
 def _chosen(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:

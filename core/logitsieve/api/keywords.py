@@ -15,9 +15,9 @@ from logitsieve.api.results import ArrayLike
 MAX_ERROR = 1e-15  # of a row's top k to be wrong, if nothing else is asked
 BELOW_1 = nextafter(1.0, 0.0)
 AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
-FALLBACKS = ("exact", "sketch", "svd")  # heads that may answer what others leave
+FALLBACKS = ("full", "sketch", "svd")  # heads that may answer what others leave
 
-NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "exact", "approximate"]
+NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "full", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
 # What a request needs from all V ids: draws, beam steps, or the best ids and log Z.
 Purpose = Literal["", "draws", "steps", "best"]
@@ -45,7 +45,7 @@ class Target(TypedDict, total=False):
 
     `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
     it of the true one, before rounding to float32. It needs a proving `normalizer`; None chooses
-    `sketch` if the index has it, else `exact`.
+    `sketch` if the index has it, else `full`.
     """
 
     model: str
@@ -61,7 +61,7 @@ class Target(TypedDict, total=False):
 class SampleOptions(Target, total=False):
     """Keywords of `sample`: `Target`'s, and how to draw.
 
-    Without a head and a precision `sketch` draws within `max_error`, by default 1e-15, or `exact`
+    Without a head and a precision `sketch` draws within `max_error`, by default 1e-15, or `full`
     if the index lacks it or measured it to be slower. Above 0 log Z may be an estimate, which the
     answer names `approximate`: a `normalizer`, a `width`, `exact` or a `max_error` of 0 proves it.
 
@@ -73,7 +73,7 @@ class SampleOptions(Target, total=False):
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
     fresh seeds. Equal arguments, version, head and knobs draw equal ids.
 
-    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `exact`
+    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `full`
     and `sketch` take little more time than their best ids, and are as sure as these.
     """
 

@@ -21,7 +21,7 @@ class TopK(NamedTuple):
 
     ids: Int32  # [B, K] vocabulary ids, equal logits by the lower id
     logits: Float32  # [B, K] exact logits W[ids] . h + b, descending
-    exact: Bool  # [B] True only if the answer is proven equal to the full softmax's
+    proven: Bool  # [B] True only if the answer is proven equal to the full softmax's
     scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
 
@@ -29,7 +29,7 @@ class TopK(NamedTuple):
 class Provenance(NamedTuple):
     """Proofs and costs of rows, [B]: fields of `Answer`."""
 
-    exact: Bool
+    proven: Bool
     scanned: Int32
     fallback: Bool
     max_error: float = 1.0
@@ -91,10 +91,10 @@ class Answer(NamedTuple):
     version: str
     digest: str
     head: str
-    exact: Bool  # [B] proven equal to the full softmax's
+    proven: Bool  # [B] proven equal to the full softmax's
     scanned: Int32  # [B] exact logits computed
     fallback: Bool  # [B] rows that the head handed to its fallback
-    max_error: float = 1.0  # of a row that is not `exact` to be wrong, at most; 1: no promise
+    max_error: float = 1.0  # of a row that is not `proven` to be wrong, at most; 1: no promise
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
@@ -111,11 +111,19 @@ class Answer(NamedTuple):
 
         It holds for contexts that do not depend on the rotation.
         """
-        return ~self.exact * np.float64(self.max_error)  # tensors on a GPU, too
+        return ~self.proven * np.float64(self.max_error)  # tensors on a GPU, too
 
 
 # Fields with a value for each row; log Z's are often not set.
-ANSWER_COLUMNS = ("exact", "scanned", "fallback", "log_z", "log_z_low", "log_z_high", "log_z_error")
+ANSWER_COLUMNS = (
+    "proven",
+    "scanned",
+    "fallback",
+    "log_z",
+    "log_z_low",
+    "log_z_high",
+    "log_z_error",
+)
 
 
 def rounded_down(values: Float64) -> Float32:
@@ -152,7 +160,7 @@ class ScoreReply(NamedTuple):
     """A decoder's answer to `score`."""
 
     log_probs: Float32  # [B, T]
-    answer: Answer  # exact: each is proven the correctly rounded one, or the float32 below it
+    answer: Answer  # proven: each is proven the correctly rounded one, or the float32 below it
 
 
 class SampleReply(NamedTuple):
@@ -160,7 +168,7 @@ class SampleReply(NamedTuple):
 
     ids: Int32  # [B, N] draws, independent of each other
     log_probs: Float32  # [B, N] of each under the distribution that was drawn from
-    answer: Answer  # exact: the draws follow the full softmax's distribution, proven
+    answer: Answer  # proven: the draws follow the full softmax's distribution, proven
 
 
 class BeamStepReply(NamedTuple):
@@ -174,4 +182,6 @@ class BeamStepReply(NamedTuple):
     scores: Float32  # [G, K] sums of log-probabilities
     normalized_scores: Float32  # [G, K] scores over the length penalty, descending
     finished: Bool  # [G, K]
-    answer: Answer  # exact, a row: its group's pairs and their order are the full softmax's, proven
+    answer: (
+        Answer  # proven, a row: its group's pairs and their order are the full softmax's, proven
+    )

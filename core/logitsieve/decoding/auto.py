@@ -13,7 +13,7 @@ from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.keywords import MAX_ERROR, KnobValues, Purpose, ResolvedTarget
-from logitsieve.decoding.normalizers import APPROXIMATE, EXACT
+from logitsieve.decoding.normalizers import APPROXIMATE, FULL
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads._base.head import checked_k
@@ -28,9 +28,9 @@ MARGIN = 1.15
 
 STEP_PRECISION = 0.99  # of the pairs of a default beam step, without a target
 
-PROOF: Setting = EXACT.name, ()  # of any index
+PROOF: Setting = FULL.name, ()  # of any index
 SKETCHED = SketchHead.name
-DRAWING = EXACT.name, SKETCHED  # heads with every filter and the same draws
+DRAWING = FULL.name, SKETCHED  # heads with every filter and the same draws
 
 Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
@@ -54,7 +54,7 @@ class Auto:
         self.target = dict(target)
         self.measured = {point.setting: point for point in points}
         self._vocab_size, self._stored = vocab_size, stored
-        self._proving = SKETCHED if SKETCHED in heads else EXACT.name  # without measurements
+        self._proving = SKETCHED if SKETCHED in heads else FULL.name  # without measurements
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
         # The fastest first; of equals the proven one.
         self._fastest = {
@@ -98,7 +98,7 @@ class Auto:
         It meets `precision` at class `k`; for BEYOND only a proof does. Without a precision and a
         target it is within `max_error`, by default MAX_ERROR. The fastest proven point replaces one
         that live answers `refuted`. Without measurements: the default head; `sketch` if the index
-        has it, for a `max_error`; or `exact`, for a precision.
+        has it, for a `max_error`; or `full`, for a precision.
         """
         goal, points = self.goal(k, precision, max_error), self._fastest[self.batch(rows)]
         most = MAX_ERROR if max_error is None else max_error
@@ -112,22 +112,22 @@ class Auto:
         return self._stored if max_error is None else _at(self._proving, max_error)
 
     def most_rows(self, max_error: float) -> int:
-        """Return the most rows a call for which `sketch` counts as faster than `exact`, at least 1.
+        """Return the most rows a call for which `sketch` counts as faster than `full`, at least 1.
 
         A grade counts as the next stricter measured one; without one there is no limit.
         """
         graded = {each.max_error: each for each in self.points if each.head == SKETCHED}
-        exact, stricter = self.measured.get(PROOF), [each for each in graded if each <= max_error]
-        if exact is None or not stricter:
+        full, stricter = self.measured.get(PROOF), [each for each in graded if each <= max_error]
+        if full is None or not stricter:
             return ANY_ROWS
         sketch = graded[max(stricter)]
-        faster = [batch for batch in self.batches if sketch.us_at(batch) < exact.us_at(batch)]
+        faster = [batch for batch in self.batches if sketch.us_at(batch) < full.us_at(batch)]
         if faster and faster[-1] == self.batches[-1]:
             return ANY_ROWS
         return bisect_right(self._batch_of, faster[-1]) - 1 if faster else 1
 
     def stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
-        """Return the head and knobs of the fastest beam steps that meet a request, or `exact`.
+        """Return the head and knobs of the fastest beam steps that meet a request, or `full`.
 
         `precision` None: the target of the largest k, or without one STEP_PRECISION by a head
         within MAX_ERROR. Only a proof meets a `max_error`: estimates of log Z leave the order of
@@ -140,7 +140,7 @@ class Auto:
         times = {
             point.setting: point.step_us_at(rows)
             for point in self.points
-            if point.step_us and (point.head == EXACT.name or _steps(point, least, most))
+            if point.step_us and (point.head == FULL.name or _steps(point, least, most))
         }
         return min(times, key=times.__getitem__, default=PROOF)
 
@@ -171,7 +171,7 @@ class Auto:
         return us / (MARGIN if few else 1)
 
     def drawing(self, rows: int, max_error: float | None) -> Setting:
-        """Return the head of draws over all ids: `exact`, or `sketch` unless measured slower."""
+        """Return the head of draws over all ids: `full`, or `sketch` unless measured slower."""
         most = MAX_ERROR if max_error is None else max_error
         able = [each for each in self.points if each.head in DRAWING and each.max_error <= most]
         if not able:
@@ -182,7 +182,7 @@ class Auto:
 
 
 def _at(head: str, max_error: float) -> Setting:
-    """Return the setting of `sketch` or `exact`, within `max_error`."""
+    """Return the setting of `sketch` or `full`, within `max_error`."""
     return (head, (("max_error", max_error),)) if head == SKETCHED else PROOF
 
 
@@ -225,8 +225,8 @@ def fitted_to(target: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -
     """
     if not target.automatic:
         return target
-    if purpose == "steps" and target.normalizer == EXACT.name:
-        return target._replace(automatic=False, head=EXACT.name)
+    if purpose == "steps" and target.normalizer == FULL.name:
+        return target._replace(automatic=False, head=FULL.name)
     unasked = ResolvedTarget(True, None, "", (), APPROXIMATE.name)
     if purpose == "best" and target == unasked and not auto.target:
         head, knobs = auto.stepping(rows, None, None)
@@ -235,7 +235,7 @@ def fitted_to(target: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -
         head, knobs = PROOF
         if target.width == inf:  # estimates prove no interval
             head, knobs = auto.stepping(rows, target.precision, target.max_error)
-        normalizer = EXACT.name if head == EXACT.name else APPROXIMATE.name
+        normalizer = FULL.name if head == FULL.name else APPROXIMATE.name
         return ResolvedTarget(False, None, head, knobs, normalizer, target.width)
     if purpose == "draws" and target.precision is None:
         head, knobs = auto.drawing(rows, target.max_error)

@@ -1,7 +1,7 @@
 """One step of a beam search over several groups at once, without state between steps.
 
 If the proven interval of log Z leaves a group's best pairs or their order open, log Z is computed
-in float64, to some 1e-12. A group that is still open is not exact.
+in float64, to some 1e-12. A group that is still open is not proven.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
@@ -25,7 +25,7 @@ from logitsieve.decoding.logit_edits import (
 )
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
-    EXACT,
+    FULL,
     LogZ,
     LogZ32,
     Normalizer,
@@ -40,7 +40,7 @@ from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 EVERY = slice(None)
 # Ways to find log Z, each closer than the one before.
 FindLogZ = Callable[[Query], LogZ]
-CLOSER: Sequence[FindLogZ] = (quick_log_z, EXACT.log_z)
+CLOSER: Sequence[FindLogZ] = (quick_log_z, FULL.log_z)
 
 
 class BeamChoice(NamedTuple):
@@ -90,7 +90,7 @@ def beam_step(
     step, of_live = _step(beams, live, lists, estimate)
     pairs = _pairs(beams, step)
     if normalizer.has_bounds and pairs.doubtful.any():
-        pairs = _refined(query, beams, step, pairs, CLOSER[normalizer is EXACT :])
+        pairs = _refined(query, beams, step, pairs, CLOSER[normalizer is FULL :])
     if constraints is None:
         last = estimate._replace(fields=step.log_z[of_live])
         step.log_z[of_live] = last.raised(lists.logits[of_live], lists.ids[of_live]).fields
@@ -184,13 +184,13 @@ def _best(
         best = best_edited(softmax, query.head, alone.hidden, wanted, edits)
     else:
         wanted = np.full(live.size, k)
-        if normalizer is APPROXIMATE or (normalizer is EXACT and query.head.proves):
+        if normalizer is APPROXIMATE or (normalizer is FULL and query.head.proves):
             approximate = normalizer is APPROXIMATE
-            source = estimating(query) if approximate else EXACT.source(query.index)
+            source = estimating(query) if approximate else FULL.source(query.index)
             best, log_z = best_with_log_z(alone, source)
             return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden, k)
-    return best, wanted, quick_log_z(alone) if normalizer is EXACT else normalizer.log_z(alone)
+    return best, wanted, quick_log_z(alone) if normalizer is FULL else normalizer.log_z(alone)
 
 
 def _pairs(beams: Beams, step: _Step) -> _Pairs:
@@ -209,10 +209,11 @@ def _choice(beams: Beams, step: _Step, pairs: _Pairs, reported: LogZ32) -> BeamC
         *pairs[:2], lists.ids, lists.logits, step.log_z, step.scores, step.divisors,
         beams.finished, np.array(beams.eos_ids, np.int32), tokens, scores, ranks, finished,
     )  # fmt: skip
-    exact = lists.provenance.exact.reshape(-1, beams.beams_in).all(axis=1) & ~pairs.doubtful
+    proven = lists.provenance.proven.reshape(-1, beams.beams_in).all(axis=1) & ~pairs.doubtful
     max_error = min(1.0, beams.beams_in * lists.provenance.max_error)
     provenance = lists.provenance._replace(
-        exact=np.repeat(exact, beams.beams_in), max_error=1.0 if pairs.doubtful.any() else max_error
+        proven=np.repeat(proven, beams.beams_in),
+        max_error=1.0 if pairs.doubtful.any() else max_error,
     )
     return BeamChoice(pairs.parents, tokens, scores, ranks, finished, provenance, reported)
 

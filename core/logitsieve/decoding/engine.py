@@ -32,7 +32,7 @@ from logitsieve.decoding.beam import beam_step
 from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, open_edits, wanted_of
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
-    EXACT,
+    FULL,
     NORMALIZERS,
     LogZ32,
     Query,
@@ -96,9 +96,9 @@ class LocalEngine(EngineBase):
             hidden = ready_hidden(hidden, self._index.dim)  # once for both
         if self._normalizer is APPROXIMATE:
             k = checked_k(k, self._index.vocab_size)
-            if head.name == EXACT.name or head.estimates_at(1.0, k):
+            if head.name == FULL.name or head.estimates_at(1.0, k):
                 return self._estimated(started, hidden, k)
-        ids, logits, exact, scanned, fallback = head.topk(hidden, k)
+        ids, logits, proven, scanned, fallback = head.topk(hidden, k)
         if self._normalizer is not None:
             query = Query(self._index, head, hidden, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
@@ -106,7 +106,7 @@ class LocalEngine(EngineBase):
         if 0.0 < self._fallback_max_error < max_error and fallback.all():
             max_error = self._fallback_max_error
         # A plain tuple: a Provenance would take a tenth of this method's time.
-        provenance = exact, scanned, fallback, max_error
+        provenance = proven, scanned, fallback, max_error
         return TopKReply(ids, logits, self._origin(started, provenance, self.normalizer, log_z))
 
     def _estimated(self, started: int, hidden: Float32, k: int) -> TopKReply:
@@ -139,9 +139,9 @@ class LocalEngine(EngineBase):
         query, rows = self._query(request), len(targets)
         check_ids(targets, self._index.vocab_size, "targets")
         log_z, logits = normalizer.target_logits(query, targets)
-        log_probs, exact = log_z.log_probs(logits, targets)
+        log_probs, proven = log_z.log_probs(logits, targets)
         scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
-        provenance = Provenance(exact, scanned, fallback)
+        provenance = Provenance(proven, scanned, fallback)
         answer = self._origin(started, provenance, normalizer.name, log_z.rounded())
         return ScoreReply(log_probs, answer)
 
@@ -173,10 +173,10 @@ class LocalEngine(EngineBase):
         log_z: LogZ32 = NO_LOG_Z,
     ) -> Answer:
         """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
-        exact, scanned, fallback, max_error = provenance  # starred, it would take twice the time
+        proven, scanned, fallback, max_error = provenance  # starred, it would take twice the time
         value, low, high, error = log_z
         return Answer(
-            self.model, self.version, self.digest, self.head, exact, scanned, fallback,
+            self.model, self.version, self.digest, self.head, proven, scanned, fallback,
             max_error, self.knobs.copy(), normalizer, value, low, high, error, 0,
             perf_counter_ns() - started,
         )  # fmt: skip

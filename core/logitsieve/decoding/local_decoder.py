@@ -99,7 +99,7 @@ class LocalDecoder(Decoder):
         self.index.close()
 
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
-        """Return a head that leaves calls with many rows to `exact` if that took less time."""
+        """Return a head that leaves calls with many rows to `full` if that took less time."""
         head = self._at(name, knobs)
         if isinstance(head, SketchHead) and self._measured_here:
             return head.up_to(self.auto.most_rows(head.max_error))

@@ -154,8 +154,8 @@ class BestLogits(NamedTuple):
 
     def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
-        exact, scanned, fallback, max_error = self.provenance
-        provenance = Provenance(exact[rows], scanned[rows], fallback[rows], max_error)
+        proven, scanned, fallback, max_error = self.provenance
+        provenance = Provenance(proven[rows], scanned[rows], fallback[rows], max_error)
         return type(self)(self.ids[rows], self.logits[rows], provenance)
 
 
@@ -199,7 +199,7 @@ def _of_head(
     named = np.diff(edits.offsets)
     lengths = np.minimum(counts, size - named) * (not edits.allow_list)
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
-    ids, exact = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
+    ids, proven = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
     # Powers of two make few groups of rows, whatever the rows need.
     first, last = (
@@ -219,11 +219,11 @@ def _of_head(
         starts = np.broadcast_to(offsets[group, None], chosen.shape)[chosen]
         ids[starts + places[chosen] - 1] = top.ids[chosen]
         done = group[enough]
-        exact[done], scanned[done] = top.exact[enough], scanned[done] + top.scanned[enough]
+        proven[done], scanned[done] = top.proven[enough], scanned[done] + top.scanned[enough]
         fallback[done] = top.fallback[enough]
         ks[group] = min(2 * many, size)
         ks[done] = 0
     scanned = np.minimum(scanned, size)
     calls = float((last - first + 1).max())  # that may come
     max_error = min(1.0, calls * head.max_error)
-    return offsets, ids, Provenance(exact, scanned.astype(np.int32), fallback, max_error)
+    return offsets, ids, Provenance(proven, scanned.astype(np.int32), fallback, max_error)

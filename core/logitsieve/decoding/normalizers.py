@@ -17,7 +17,7 @@ from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provena
 from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, target_logits
 from logitsieve.heads._base.edits import Edits, among, keys_of
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
-from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
+from logitsieve.heads.full import Drawn, DrawOptions, FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
@@ -85,9 +85,9 @@ class LogZ(NamedTuple):
 
     def log_probs(self, logits: Float64, ids: Int32) -> tuple[Float32, Bool]:
         """Return float32 log-probabilities of ids [B, M], and [B] True for proven rows."""
-        log_probs, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
-        round_log_probs(logits, ids, self.fields, self.scale, log_probs, exact)
-        return log_probs, exact
+        log_probs, proven = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
+        round_log_probs(logits, ids, self.fields, self.scale, log_probs, proven)
+        return log_probs, proven
 
 
 class Query(NamedTuple):
@@ -113,8 +113,8 @@ class Query(NamedTuple):
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(self, how: Sampling) -> Drawn:
-        """Draw from all ids that filters leave, by the answering head, `exact` or `sketch`."""
-        return cast(ExactHead, self.head).draw(self.hidden, self.options(how))
+        """Draw from all ids that filters leave, by the answering head, `full` or `sketch`."""
+        return cast(FullHead, self.head).draw(self.hidden, self.options(how))
 
     def options(self, how: Sampling) -> DrawOptions:
         """Return the options of draws from this distribution."""
@@ -254,16 +254,16 @@ class _Sketch(Normalizer):
         return narrowed(LogZ(fields, query.scale), query)
 
 
-class _Exact(Normalizer):
+class _Full(Normalizer):
     """The full softmax's log Z: O(V D) a row."""
 
-    name, reads, has_bounds = "exact", "exact", True
+    name, reads, has_bounds = "full", "full", True
 
     def log_z(self, query: Query) -> LogZ:
-        exact, edits = cast(ExactHead, self.source(query.index)), query.edits
+        full, edits = cast(FullHead, self.source(query.index)), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = exact.log_z(query.hidden, query.scale, edits)
+        fields = full.log_z(query.hidden, query.scale, edits)
         return LogZ(fields, query.scale)
 
 
@@ -273,21 +273,21 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
         return log_z
     wide = np.flatnonzero(log_z.spans > query.width)
     if wide.size:
-        log_z.fields[wide] = EXACT.log_z(query.rows(wide)).fields
+        log_z.fields[wide] = FULL.log_z(query.rows(wide)).fields
     return log_z
 
 
 def quick_log_z(query: Query) -> LogZ:
-    """Return log Z from one pass of mostly float32 dots; InvalidRequest as for EXACT."""
-    exact, edits = cast(ExactHead, EXACT.source(query.index)), query.edits
-    log_z = exact.quick_log_z(query.hidden, query.scale, edits)
+    """Return log Z from one pass of mostly float32 dots; InvalidRequest as for FULL."""
+    full, edits = cast(FullHead, FULL.source(query.index)), query.edits
+    log_z = full.quick_log_z(query.hidden, query.scale, edits)
     return LogZ(log_z, query.scale)
 
 
 def estimating(query: Query) -> Head:
     """Return the answering head if it estimates log Z, else the exact one."""
     estimates = query.head.estimates_at(query.scale, query.k)
-    return query.head if estimates else EXACT.source(query.index)
+    return query.head if estimates else FULL.source(query.index)
 
 
 def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
@@ -318,9 +318,9 @@ def _seeds(hidden: Float32) -> UInt64:
 
 
 CANDIDATES, APPROXIMATE, SAMPLED = _Candidates(), _Approximate(), _Sampled()
-SKETCH, EXACT = _Sketch(), _Exact()
+SKETCH, FULL = _Sketch(), _Full()
 NORMALIZERS: Mapping[str, Normalizer] = {
-    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, SKETCH, EXACT, APPROXIMATE)
+    each.name: each for each in (CANDIDATES, _LowRank(), SAMPLED, SKETCH, FULL, APPROXIMATE)
 }
 
 
@@ -337,9 +337,9 @@ def stepping_normalizer(head: Head) -> str:
 
     A head that promises its ids gets one that keeps the promise.
     """
-    return (APPROXIMATE if head.estimates_log_z and head.max_error == 1.0 else EXACT).name
+    return (APPROXIMATE if head.estimates_log_z and head.max_error == 1.0 else FULL).name
 
 
 def default_normalizer(index: Index) -> str:
     """Return the default normalizer of `score`."""
-    return (SKETCH if SKETCH.name in index.heads else EXACT).name
+    return (SKETCH if SKETCH.name in index.heads else FULL).name

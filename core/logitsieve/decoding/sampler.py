@@ -3,7 +3,7 @@
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
 trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
 of V: by the best ids and the noise of the others, over all logits that filters leave, or lazily
-(heads other than `exact` and `sketch`: not exact; with filters one of these draws instead). A head
+(heads other than `full` and `sketch`: not proven; with filters one of these draws instead). A head
 that estimates log Z gives log-probabilities by its estimate where no proof is asked for.
 """
 
@@ -22,7 +22,7 @@ from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedit
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
     CANDIDATES,
-    EXACT,
+    FULL,
     SAMPLED,
     SKETCH,
     LogZ,
@@ -36,7 +36,7 @@ from logitsieve.decoding.normalizers import (
 )
 from logitsieve.heads._base.edits import no_edits
 from logitsieve.heads._base.head import refuse_first
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling.lists import (
@@ -71,14 +71,14 @@ class Draws(NamedTuple):
 
     ids: Int32  # [B, N]
     log_probs: Float32  # [B, N] under the distribution drawn from; NaN if not asked
-    provenance: Provenance  # exact: proven to be the full softmax's, after filters
+    provenance: Provenance  # proven: proven to be the full softmax's, after filters
     normalizer: str  # its name
     log_z: LogZ32  # of that distribution, at its temperature
 
 
 class _Drawn(NamedTuple):
     ids: Int32  # [B, N]
-    exact: bool
+    proven: bool
     scanned: Int32  # [B]
     normalizer: Normalizer
     log_z: LogZ | None = None
@@ -208,9 +208,9 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
     """
     if _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
-    exact, k = cast(ExactHead, EXACT.source(query.index)), min(MANY, query.index.vocab_size)
-    rough = exact.rough_log_z(query.hidden, k, query.scale)
-    best, log_z = found_by(exact, rough, query.scale, False)
+    full, k = cast(FullHead, FULL.source(query.index)), min(MANY, query.index.vocab_size)
+    rough = full.rough_log_z(query.hidden, k, query.scale)
+    best, log_z = found_by(full, rough, query.scale, False)
     wanted, highest = _lengths(best), log_z.fields.copy()
     highest[:, LOW] = highest[:, HIGH]
     _, lengths = _left(best, wanted, log_z, how)
@@ -351,14 +351,14 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
     fallback = _filtered(how) and query.head.name not in DRAWS
     if fallback:
-        names = SKETCH.name, EXACT.name
+        names = SKETCH.name, FULL.name
         name = next(name for name in names if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
-    exact, handed = np.empty((2, len(query.hidden)), np.bool_)
-    exact.fill(drawn.exact)
+    proven, handed = np.empty((2, len(query.hidden)), np.bool_)
+    proven.fill(drawn.proven)
     handed.fill(fallback)
-    provenance = Provenance(exact, drawn.scanned, handed)
+    provenance = Provenance(proven, drawn.scanned, handed)
     if not how.log_probs and normalizer is None:
         return _unscored(drawn.ids, provenance)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
@@ -374,7 +374,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
 
 def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
     """Draw by the best ids and log Z if these probably suffice, else by all logits."""
-    own = EXACT if query.head.name == EXACT.name else SKETCH
+    own = FULL if query.head.name == FULL.name else SKETCH
     few = query.head.quick_best and not _filtered(how) and _suits_best(query, how, MOST_OPEN)
     if own is SKETCH and few:
         best, _, log_z = _best_with_log_z(query, BEST)
@@ -398,7 +398,7 @@ def _draw_lazily(query: Query, how: Sampling) -> _Drawn:
 
 
 DRAWS: dict[str, Callable[[Query, Sampling], _Drawn]] = {
-    "exact": _draw_by_noise,
+    "full": _draw_by_noise,
     "sketch": _draw_by_noise,
 }
 
@@ -455,13 +455,13 @@ def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
 
 
 def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
-    """Return `_best` of the head `exact`, and log Z of all ids at the query's temperature."""
-    exact = EXACT.source(query.index)
+    """Return `_best` of the head `full`, and log Z of all ids at the query's temperature."""
+    full = FULL.source(query.index)
     if query.edits is not None:
-        query = query._replace(head=exact)
+        query = query._replace(head=full)
         return *_best(query, most), quick_log_z(query)
     k = min(most, query.index.vocab_size)
-    best, log_z = best_with_log_z(query._replace(k=k), exact)
+    best, log_z = best_with_log_z(query._replace(k=k), full)
     return best, np.full(len(best.ids), k), log_z
 
 

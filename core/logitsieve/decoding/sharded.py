@@ -35,7 +35,7 @@ from logitsieve.decoding.beam import choose_pairs
 from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.local_decoder import LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, check_ids
-from logitsieve.decoding.normalizers import CANDIDATES, EXACT, LogZ, LogZ32
+from logitsieve.decoding.normalizers import CANDIDATES, FULL, LogZ, LogZ32
 from logitsieve.decoding.shards import (
     Shard,
     ShardCandidates,
@@ -65,7 +65,7 @@ class ShardedDecoder(Decoder):
 
     InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. An
     unreachable shard raises ShardUnavailable (`missing` "refuse"), or is left out ("answer"):
-    `answer.rows_missing` names its rows, and no row is `exact`. See docs/shards.md.
+    `answer.rows_missing` names its rows, and no row is `proven`. See docs/shards.md.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class ShardedEngine(EngineBase):
         self._target = {name: target[name] for name in target if name in names}
         self._plain = {**self._target, "normalizer": None, "width": None}
         # Logits follow from log-probabilities as closely as log Z is known.
-        self._closely = {**self._target, "normalizer": target.get("normalizer") or EXACT.name}
+        self._closely = {**self._target, "normalizer": target.get("normalizer") or FULL.name}
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
@@ -164,7 +164,7 @@ class ShardedEngine(EngineBase):
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        """Return logit - log Z of the targets; never `exact`, as logits come rounded."""
+        """Return logit - log Z of the targets; never `proven`, as logits come rounded."""
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         targets, constraints = request.targets, request.constraints
         rows, count = targets.shape

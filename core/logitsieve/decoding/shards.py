@@ -146,7 +146,7 @@ class ShardRequest(NamedTuple):
         rows = len(counts)
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
         logit_error, log_z = np.zeros(rows), np.full((rows, 3), -np.inf)
-        exact, fallback = counts == 0, np.zeros(rows, np.bool_)
+        proven, fallback = counts == 0, np.zeros(rows, np.bool_)
         scanned, answer, max_error = np.zeros(rows, np.int32), NO_ANSWER, 0.0
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
@@ -154,10 +154,10 @@ class ShardRequest(NamedTuple):
             keywords = {**target, "model": self.shard.model, "constraints": sets}
             local, logits[own, to], logit_error[own], answer = question(own, count, **keywords)
             ids[own, to], log_z[own] = local + np.int32(self.shard.first), _interval_of(answer)
-            exact[own], scanned[own] = answer.exact, answer.scanned
+            proven[own], scanned[own] = answer.proven, answer.scanned
             fallback[own], max_error = answer.fallback, max(max_error, *answer.max_errors.tolist())
         answer = answer._replace(
-            exact=exact, scanned=scanned, fallback=fallback, max_error=max_error
+            proven=proven, scanned=scanned, fallback=fallback, max_error=max_error
         )
         return ShardCandidates(ids, logits, logit_error, log_z, answer)
 
@@ -171,7 +171,7 @@ def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
 def _interval_of(answer: Answer) -> Float64:
     """Return [B, 3] value, low and high of log Z; NaN without one, infinite if unproven."""
     columns = (answer.log_z, np.nan), (answer.log_z_low, -np.inf), (answer.log_z_high, np.inf)
-    rows = len(answer.exact)
+    rows = len(answer.proven)
     return np.stack([np.full(rows, none) if v is None else v for v, none in columns], axis=1)
 
 
@@ -187,7 +187,7 @@ def merge(found: Sequence[ShardCandidates], lost: tuple[RowRange, ...]) -> Shard
     logit_error = np.max([each.logit_error for each in found], axis=0)
     answers = [each.answer for each in found]
     answer = next((each for each in answers if each.head), answers[0])._replace(
-        exact=np.all([each.exact for each in answers], axis=0) & (not lost),
+        proven=np.all([each.proven for each in answers], axis=0) & (not lost),
         scanned=np.sum([each.scanned for each in answers], axis=0, dtype=np.int32),
         fallback=np.any([each.fallback for each in answers], axis=0),
         max_error=1.0 if lost else min(1.0, sum(each.max_error for each in answers)),
@@ -200,7 +200,7 @@ def proven_where(sure: Bool, found: ShardCandidates) -> ShardCandidates:
     """Withdraw all promises from rows [B] that are not `sure`."""
     answer = found.answer
     max_error = answer.max_error if sure.all() else 1.0
-    return found._replace(answer=answer._replace(exact=answer.exact & sure, max_error=max_error))
+    return found._replace(answer=answer._replace(proven=answer.proven & sure, max_error=max_error))
 
 
 def log_z_of(found: ShardCandidates) -> LogZ:
@@ -226,7 +226,7 @@ def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
 
 
 def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
-    """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `exact`."""
+    """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `proven`."""
     logits, logit_error = best.logits / how.temperature, best.logit_error / how.temperature
     chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
     kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])

@@ -118,16 +118,16 @@ class Evaluation:
 
 
 def evaluate(
-    head: Judged, exact: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS, batch: int = 1
+    head: Judged, full: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS, batch: int = 1
 ) -> Evaluation:
-    """Judge `head` by `exact` on blocks [B, D] of contexts; ValueError without one.
+    """Judge `head` by `full` on blocks [B, D] of contexts; ValueError without one.
 
     A call has `batch` rows, on which the rows of W that a proving head scans depend.
     """
     counts = []
     for block in blocks:
-        truth = Truth(*find_truth(exact, block, max(ks)))
-        counts.append(count(head, block, truth, ks, head is exact, batch))
+        truth = Truth(*find_truth(full, block, max(ks)))
+        counts.append(count(head, block, truth, ks, head is full, batch))
     return _evaluation(counts, head.proves)
 
 
@@ -142,18 +142,18 @@ def in_turn(call: Callable[..., R], head: Judged, blocks: Iterable[tuple[Any, ..
 class Judge:
     def __init__(
         self,
-        exact: Judged,
+        full: Judged,
         blocks: Callable[[], Iterable[Float32]],
         ks: Sequence[int] = KS,
         each: Each = in_turn,
     ) -> None:
-        self._exact, self._blocks, self._ks, self._each = exact, blocks, ks, each
+        self._full, self._blocks, self._ks, self._each = full, blocks, ks, each
         wanted = ((block, max(ks)) for block in blocks())
-        self._truths = [Truth(*found) for found in each(find_truth, exact, wanted)]
+        self._truths = [Truth(*found) for found in each(find_truth, full, wanted)]
 
     def evaluate(self, head: Judged) -> Evaluation:
         judged = (
-            (block, truth, self._ks, head is self._exact)
+            (block, truth, self._ks, head is self._full)
             for block, truth in zip(self._blocks(), self._truths, strict=True)
         )
         return _evaluation(list(self._each(count, head, judged)), head.proves)
@@ -181,10 +181,10 @@ class Counts(NamedTuple):
     mass: Float64  # of every MASS_STRIDE-th row
 
 
-def find_truth(exact: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
-    top = exact.topk(block, k)
+def find_truth(full: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
+    top = full.topk(block, k)
     rows = as_hidden(block[::MASS_STRIDE])
-    log_z = cast(Any, exact).quick_log_z(rows)[:, ESTIMATE]
+    log_z = cast(Any, full).quick_log_z(rows)[:, ESTIMATE]
     return Truth(top.ids, top.logits, top.scanned, log_z)
 
 

@@ -28,7 +28,7 @@ class Ranked(NamedTuple):
 
     ids: Tensor  # int32 [B, K]
     logits: Tensor  # float64 [B, K]
-    exact: Tensor  # bool [B] proven to be the best of all V
+    proven: Tensor  # bool [B] proven to be the best of all V
     scanned: Tensor  # int32 [B] rows of W scanned; -1 for an open row
 
     def replace(self, chosen: Tensor, other: Self) -> None:
@@ -69,8 +69,8 @@ def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
 
 def rank_all(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
     logits, ids = matrix.logits64(hidden).sort(dim=1, descending=True, stable=True)
-    exact = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
-    return Ranked(ids[:, :k].int(), logits[:, :k], exact, exact.int() * matrix.vocab_size)
+    proven = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
+    return Ranked(ids[:, :k].int(), logits[:, :k], proven, proven.int() * matrix.vocab_size)
 
 
 class DeviceSoftmax(Softmax):
@@ -109,15 +109,15 @@ class DeviceHead(Head):
     def topk(self, hidden: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden` [B, D] or [D].
 
-        A tensor on the device is answered in tensors there, mostly without waiting. `exact` is
+        A tensor on the device is answered in tensors there, mostly without waiting. `proven` is
         False for an open row, and for one not finite or too large: its ids are -1, its logits NaN.
         """
         if (tensor := self.device_rows(hidden)) is None:
             hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
             with self.uploaded(hidden) as rows:
                 found: Any = self._answer(rows, k, True)
-                ids, logits, exact, scanned = map(to_host, found)
-                return TopK(ids, logits, exact, scanned, exact & (not self.proves))
+                ids, logits, proven, scanned = map(to_host, found)
+                return TopK(ids, logits, proven, scanned, proven & (not self.proves))
         k = checked_k(k, self._vocab_size)
         with computing(self.matrix.device):
             fits = self.matrix.admissible(tensor)
@@ -126,9 +126,9 @@ class DeviceHead(Head):
             return TopK(
                 found.ids.masked_fill(~fits[:, None], -1),
                 found.logits.masked_fill(~fits[:, None], torch.nan),
-                found.exact & fits,
+                found.proven & fits,
                 found.scanned * fits,
-                found.exact & fits & (not self.proves),
+                found.proven & fits & (not self.proves),
             )
 
     def device_rows(self, hidden: Any) -> Any:

@@ -34,8 +34,8 @@ class GpuEngine(LocalEngine):
     @staticmethod
     def rows(index: Index, hidden: Any) -> Any:
         """Return [B, D]: a tensor for one on the index's device, else a float32 array."""
-        exact: Any = index.head("exact")
-        tensor = exact.device_rows(hidden)
+        full: Any = index.head("full")
+        tensor = full.device_rows(hidden)
         return ready_hidden(hidden, index.dim) if tensor is None else tensor
 
     def answer(self, request: Request[R]) -> R:
@@ -69,10 +69,10 @@ class GpuBackend:
         }
         return heads, DeviceSoftmax(softmax, self._device)
 
-    def logits(self, exact: Any, hidden: Any, ids_BM: Any) -> Tensor | None:
+    def logits(self, full: Any, hidden: Any, ids_BM: Any) -> Tensor | None:
         """Return float32 [B, M], -inf for an id outside of V; None unless both are tensors."""
         tensors = isinstance(hidden, Tensor) and isinstance(ids_BM, Tensor)
-        return exact.logits64(hidden, ids_BM).float() if tensors else None
+        return full.logits64(hidden, ids_BM).float() if tensors else None
 
 
 def _on(value: Any, device: torch.device) -> Any:

@@ -1,6 +1,6 @@
 """Draws from the softmax of exact logits, and log Z in float64 with its interval.
 
-Draws equal head `exact`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless float64's
+Draws equal head `full`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless float64's
 rounding decides.
 
 log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
@@ -14,7 +14,7 @@ from triton import cdiv
 
 from logitsieve.gpu.kernels import gumbel_kernel
 from logitsieve.gpu.matrix import LOGITS_AT_ONCE
-from logitsieve.heads.exact import DrawOptions
+from logitsieve.heads.full import DrawOptions
 from logitsieve.kernels.sampling import gumbel
 from logitsieve.kernels.sampling.gumbel import BLOCK
 from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY

@@ -21,14 +21,14 @@ from logitsieve.gpu.matrix import exact_logits
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import by_knob
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
+from logitsieve.heads.full import Drawn, DrawOptions, FullHead
 from logitsieve.heads.screen import ScreenHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 
 
 class AllRows(DeviceHead):
-    """Answers for the whole softmax: `exact`, and by it the heads with a sketch."""
+    """Answers for the whole softmax: `full`, and by it the heads with a sketch."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -42,7 +42,7 @@ class AllRows(DeviceHead):
         return joined([rank_all(self.matrix, hidden[part], k) for part in slices])
 
 
-class GpuExact(AllRows, ExactHead):
+class GpuFull(AllRows, FullHead):
     def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
         with self.uploaded(hidden) as rows:
             return to_host(self._log_z(rows, scale, edits))
@@ -96,21 +96,21 @@ class GpuExact(AllRows, ExactHead):
 
 
 class GpuSketch(AllRows, SketchHead):
-    """Answers by the head `exact`, so always with a proof: a pass over W is short on a GPU."""
+    """Answers by the head `full`, so always with a proof: a pass over W is short on a GPU."""
 
     limits = by_knob(max_error=lambda *_: 0.0)
 
     @cached_property
-    def _exact(self) -> GpuExact:
-        return GpuExact(self._softmax)
+    def _full(self) -> GpuFull:
+        return GpuFull(self._softmax)
 
     def log_z(
         self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        return self._exact.log_z(hidden, scale, edits)
+        return self._full.log_z(hidden, scale, edits)
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        return self._exact.draw(hidden, options)
+        return self._full.draw(hidden, options)
 
 
 class DeviceLists(NamedTuple):
@@ -170,9 +170,9 @@ class GpuScreen(DeviceHead, ScreenHead):
         ids = ids.masked_fill(~inside, -1).view(rows, -1)
         if chosen.shape[1] > 1:
             ids = _distinct(ids)
-        exact = torch.zeros(rows, dtype=torch.bool, device=hidden.device)
+        proven = torch.zeros(rows, dtype=torch.bool, device=hidden.device)
         scanned = lengths.sum(dim=1).masked_fill((ids >= 0).sum(dim=1) < k, -1)
-        return Ranked(*rank(self.matrix, hidden, ids, k), exact, scanned.int())
+        return Ranked(*rank(self.matrix, hidden, ids, k), proven, scanned.int())
 
     def _routes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         lists, probes = self._lists, int(self.knobs["probes"])
@@ -213,11 +213,11 @@ class GpuSvd(DeviceHead, SvdHead):
     def find(self, hidden: Tensor, k: int) -> Ranked:
         count = int(self.knobs["candidates"])
         scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
-        exact = torch.zeros_like(scanned, dtype=torch.bool)
+        proven = torch.zeros_like(scanned, dtype=torch.bool)
         if k > count:
             empty = hidden.new_empty(len(hidden), k)
-            return Ranked(empty.int(), empty.double(), exact, scanned.fill_(-1))
-        return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), exact, scanned)
+            return Ranked(empty.int(), empty.double(), proven, scanned.fill_(-1))
+        return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), proven, scanned)
 
     def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
         with self.uploaded(hidden) as rows:
@@ -232,7 +232,7 @@ class GpuSvd(DeviceHead, SvdHead):
 
 
 GPU_HEADS: dict[str, type[DeviceHead]] = {
-    "exact": GpuExact,
+    "full": GpuFull,
     "sketch": GpuSketch,
     "screen": GpuScreen,
     "svd": GpuSvd,

@@ -6,15 +6,15 @@ from logitsieve.api.keywords import FALLBACKS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.exact import ExactHead
 from logitsieve.heads.frequency import FrequencyHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.lsh import LshHead
 from logitsieve.heads.screen import ScreenHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 
 HEADS: dict[str, type[Head]] = {
-    "exact": ExactHead,
+    "full": FullHead,
     "sketch": SketchHead,
     "screen": ScreenHead,
     "svd": SvdHead,
@@ -31,14 +31,14 @@ def make_heads(
     threads: int,
     fallback: str = "",
 ) -> dict[str, Head]:
-    """Make `exact` and the heads that `knobs` names, in the order of the registry.
+    """Make `full` and the heads that `knobs` names, in the order of the registry.
 
     Rows that a head cannot answer go to the head `fallback`, one of FALLBACKS, if it is there and
     made before, else to the last head before it with a known `max_error`.
     """
     heads: dict[str, Head] = {}
     last: Head | None = None
-    names = [name for name in registry if name == "exact" or name in knobs]
+    names = [name for name in registry if name == "full" or name in knobs]
     for name in sorted(names, key=lambda name: (name not in FALLBACKS, names.index(name))):
         kind = registry[name]
         arrays = dict(parts[kind.part.name]) if kind.part else {}
@@ -52,6 +52,14 @@ def make_heads(
 
 
 __all__ = [
-    "HEADS", "ExactHead", "FrequencyHead", "Head", "LshHead", "ScreenHead", "SketchHead",
-    "Softmax", "SvdHead", "make_heads",
+    "HEADS",
+    "FrequencyHead",
+    "FullHead",
+    "Head",
+    "LshHead",
+    "ScreenHead",
+    "SketchHead",
+    "Softmax",
+    "SvdHead",
+    "make_heads",
 ]  # fmt: skip

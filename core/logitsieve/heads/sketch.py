@@ -25,7 +25,7 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
-from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
+from logitsieve.heads.full import Drawn, DrawOptions, FullHead
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
@@ -125,7 +125,7 @@ class SketchHead(Head):
         self._describe(descriptor, read)
 
     def up_to(self, most_rows: int) -> Self:
-        """Return the head that leaves calls of more rows to the product of `exact`."""
+        """Return the head that leaves calls of more rows to the product of `full`."""
         other = copy(self)
         other.most_rows = most_rows
         return other
@@ -133,8 +133,8 @@ class SketchHead(Head):
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         if rows <= self.most_rows:
             return super()._answer_checked(hidden, rows, k)
-        top = self._exact.topk(hidden, k)
-        top.exact.fill(self.proves)  # as in calls of fewer rows
+        top = self._full.topk(hidden, k)
+        top.proven.fill(self.proves)  # as in calls of fewer rows
         return top
 
     def estimates_at(self, scale: float, k: int) -> bool:
@@ -177,7 +177,7 @@ class SketchHead(Head):
         if summed:
             estimate_log_z(sums, best.logits, options.scale, best.log_z, best.errors)
         self._add_scanned(computed, best.scanned)
-        best.exact.fill(self.proves)
+        best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)
 
     def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
@@ -214,21 +214,21 @@ class SketchHead(Head):
 
         All logits are computed, in float32 if that suffices.
         """
-        log_z, off = np.empty((len(hidden), FIELDS)), scale * self._exact.quick_slack(hidden)
+        log_z, off = np.empty((len(hidden), FIELDS)), scale * self._full.quick_slack(hidden)
         plain = DENSE_ERROR * off <= width
-        for rows, find in ((plain, self._exact.quick_log_z), (~plain, self._exact.log_z)):
+        for rows, find in ((plain, self._full.quick_log_z), (~plain, self._full.log_z)):
             if rows.any():
                 changed = edits and edits.rows(np.flatnonzero(rows))
                 log_z[rows] = find(hidden[rows], scale, changed)
         return log_z
 
     def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Return the draws of head `exact` for each row of hidden, and an interval of log Z."""
-        return self._exact.draw(hidden, options)
+        """Return the draws of head `full` for each row of hidden, and an interval of log Z."""
+        return self._full.draw(hidden, options)
 
     @cached_property
-    def _exact(self) -> ExactHead:
-        return ExactHead(self._softmax, threads=self._threads)
+    def _full(self) -> FullHead:
+        return FullHead(self._softmax, threads=self._threads)
 
     def warm(self) -> None:
         super().warm()

@@ -25,12 +25,12 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     for number, point in enumerate(points):
-        if "steps" in point:  # of heads that estimate log Z, and of `exact`
+        if "steps" in point:  # of heads that estimate log Z, and of `full`
             read(_STEPS, f"calibration.points[{number}].steps", point["steps"])
         if "draw_us" in point:  # of heads that draw from all ids
             read(_POSITIVE, f"calibration.points[{number}].draw_us", point["draw_us"])
-    if not any(point["head"]["name"] == "exact" and point["rows"] == 1 for point in points):
-        raise ValueError("points: the head 'exact' at 1 row a call is missing")
+    if not any(point["head"]["name"] == "full" and point["rows"] == 1 for point in points):
+        raise ValueError("points: the head 'full' at 1 row a call is missing")
 
 
 def pack_contexts(hidden: Float32) -> dict[str, Any]:

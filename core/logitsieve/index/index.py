@@ -96,7 +96,7 @@ class Index:
     def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
         """Compute exact logits W[ids] . h + b of ids [B, M]; tensors on a GPU for tensors."""
         if self.backend is not None:
-            logits: Float32 | None = self.backend.logits(self.head("exact"), hidden, ids_BM)
+            logits: Float32 | None = self.backend.logits(self.head("full"), hidden, ids_BM)
             if logits is not None:
                 return logits
         softmax = self.softmax

@@ -13,7 +13,7 @@ from logitsieve.index.files import as_unreadable
 from logitsieve.index.shapes import Rule, read
 from logitsieve.utils.stored import KINDS
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_FILE = "manifest.json"
 VOCABULARY_FILE = "vocabulary.txt"
 CALIBRATION_FILE = "calibration.json"
@@ -177,8 +177,8 @@ class Manifest:
         files = [entry.file for entry in self.files()]
         if len({*files, MANIFEST_FILE, CALIBRATION_FILE}) != len(files) + 2:
             raise ValueError("two parts share a file")
-        if "softmax" not in self.parts or "exact" not in self.heads:
-            raise ValueError("every index holds the part 'softmax' and the head 'exact'")
+        if "softmax" not in self.parts or "full" not in self.heads:
+            raise ValueError("every index holds the part 'softmax' and the head 'full'")
         if self.default_head not in self.heads:
             raise ValueError(f"default_head {self.default_head!r} is not among the heads")
         for name, head in self.heads.items():

@@ -20,7 +20,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
 # The first one that an index has is its shards' default head.
-SHARD_HEADS = ("sketch", "exact")
+SHARD_HEADS = ("sketch", "full")
 
 
 def split_index(

@@ -32,9 +32,9 @@ class Steps(NamedTuple):
 class StepJudge:
     """Groups of contexts in blocks [N, D] with their exact steps."""
 
-    def __init__(self, exact: Head, blocks: Iterable[Float32]) -> None:
+    def __init__(self, full: Head, blocks: Iterable[Float32]) -> None:
         groups = (block for block in blocks if len(block) >= BEAMS)
-        self._truths = [(each, exact.best_with_log_z(each, _pairs_of(exact))) for each in groups]
+        self._truths = [(each, full.best_with_log_z(each, _pairs_of(full))) for each in groups]
 
     def judge(self, head: Head) -> Steps | None:
         """Return its precision, or None without a group."""

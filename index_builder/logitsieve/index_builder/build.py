@@ -56,8 +56,8 @@ def build(
     StoredMatrix; half types and blocks are stored unchanged unless `config.dtype` says otherwise.
     `out` is a new <name>/<version>.
 
-    `heads` default to exact, screen and sketch; the screen is left out, with a warning, if the head
-    sketch is cheaper. Without `contexts` exact and sketch are built, unmeasured and with wider
+    `heads` default to full, screen and sketch; the screen is left out, with a warning, if the head
+    sketch is cheaper. Without `contexts` full and sketch are built, unmeasured and with wider
     bounds. `heldout` are contexts of unseen texts; the worst decides. Without them the last
     tenth of `contexts` judges, and misses count twice.
 

@@ -39,13 +39,13 @@ Times = dict[int, float]  # rows a call -> microseconds a row
 class Bench:
     def __init__(
         self,
-        exact: Head,
+        full: Head,
         heldout: Contexts,
         vocab_size: int,
         progress: Progress = no_progress,
         each: Each = in_turn,
     ) -> None:
-        """Report ("judge", contexts done, all) while `exact` answers; `each` runs all calls."""
+        """Report ("judge", contexts done, all) while `full` answers; `each` runs all calls."""
         done = 0
 
         def blocks() -> Iterator[Float32]:
@@ -56,8 +56,8 @@ class Bench:
                     done += len(block)
                     progress("judge", done, heldout.rows)
 
-        self._exact: Head = exact
-        self._judge = Judge(exact, blocks, tuple(k for k in KS if k <= vocab_size), each)
+        self._full: Head = full
+        self._judge = Judge(full, blocks, tuple(k for k in KS if k <= vocab_size), each)
         self._hidden = heldout.sample(TIMED_ROWS)
         self._heldout, self._vocab_size = heldout, vocab_size
 
@@ -79,7 +79,7 @@ class Bench:
         }
         read, draws = judged.scanned[timed], head.name in DRAWING
         steps = None
-        if head.name == "exact" or head.estimates_log_z:
+        if head.name == "full" or head.estimates_log_z:
             steps = self._steps.judge(head)
         return [
             {
@@ -109,7 +109,7 @@ class Bench:
     def _steps(self) -> StepJudge:
         most = max(1, STEP_PRODUCTS // (self._vocab_size * self._heldout.dim))
         stride = -(-self._heldout.rows // most)
-        return StepJudge(self._exact, islice(self._heldout.blocks(STEP_ROWS), 0, None, stride))
+        return StepJudge(self._full, islice(self._heldout.blocks(STEP_ROWS), 0, None, stride))
 
     def _step(self, head: Head, steps: Steps, batch: int) -> Entry:
         return {**steps._asdict(), "us_per_row": step_us(head, self._hidden, batch, BATCH_NS)}
@@ -131,7 +131,7 @@ def calibrate(
     each: Each = in_turn,
     steps: float | None = None,
 ) -> dict[str, Any]:
-    """Measure heads, the first of them `exact`, and a screen for `steps` that are so precise."""
+    """Measure heads, the first of them `full`, and a screen for `steps` that are so precise."""
     bench = Bench(heads[0], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, head in enumerate(heads, start=1):

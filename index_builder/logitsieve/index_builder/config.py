@@ -70,10 +70,10 @@ class BuildConfig(ScreenConfig):
         1,
         65_535,
     )
-    fallback: Literal["auto", "exact", "sketch", "svd"] = option(
+    fallback: Literal["auto", "full", "sketch", "svd"] = option(
         "auto",
         "Head that answers the rows which a screen, or another head, leaves. auto: sketch if it is"
-        " built, else exact, or svd where it is built, faster, and meets the target precision.",
+        " built, else full, or svd where it is built, faster, and meets the target precision.",
     )
     heldout_rows: int = option(50_000, JUDGES, 1, 10**9)
     lsh_recall: float = option(

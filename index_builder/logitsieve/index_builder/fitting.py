@@ -36,7 +36,7 @@ COUNTED_ROWS = 1 << 16
 TARGET = 0.99  # P@1 and P@5 of a stored operating point
 JUDGED = 2048
 LABEL_ROWS = 1024  # of a block of exact labels
-EXACT, SKETCH, SVD = "exact", "sketch", "svd"
+FULL, SKETCH, SVD = "full", "sketch", "svd"
 DEPTH = 5
 SCATTERED = 2  # time of a byte out of order
 NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
@@ -102,7 +102,7 @@ class FitInputs(BuildInputs):
     sample: Float32  # [S, D]
     sample_rows: Int64  # [S] numbers of the sampled contexts
     fitted: Mapping[str, FitResult] = field(default_factory=dict)
-    fallback: str = EXACT  # the head that answers what others leave
+    fallback: str = FULL  # the head that answers what others leave
     rest: Bool | None = None  # [H, K] held-out labels that the fallback finds; None: all
 
 
@@ -124,7 +124,7 @@ def part_name(head: str) -> str:
 def heads_of(
     softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
 ) -> dict[str, Head]:
-    """Make `exact` and the fitted heads at their operating points; earlier ones are fallbacks."""
+    """Make `full` and the fitted heads at their operating points; earlier ones are fallbacks."""
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
     return make_heads(HEADS, softmax, parts, knobs, 1, fallback)
@@ -194,7 +194,7 @@ def fastest(choices: Iterable[Choice], us: Callable[[Choice], float]) -> Choice:
 
 def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) -> float:
     row = inputs.softmax.matrix.row_bytes
-    if name == EXACT:
+    if name == FULL:
         return float(inputs.vocab_size * row)
     arrays, head = fitted[name].arrays, heads_of(inputs.softmax, fitted)[name]
     scanned = inputs.trial.scanned(head)
@@ -259,5 +259,5 @@ def exact_labels(
     return labels
 
 
-def label_block(exact: Head, block: Float32, depth: int) -> Int32:
-    return exact.topk(block, depth).ids
+def label_block(full: Head, block: Float32, depth: int) -> Int32:
+    return full.topk(block, depth).ids

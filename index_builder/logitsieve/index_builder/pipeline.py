@@ -27,7 +27,7 @@ from logitsieve.index_builder.fit.screen import (
 from logitsieve.index_builder.fit.sketch import fit_sketch, steep
 from logitsieve.index_builder.fit.svd import fit_svd
 from logitsieve.index_builder.fitting import (
-    EXACT,
+    FULL,
     SKETCH,
     SVD,
     BuildInputs,
@@ -56,8 +56,8 @@ FITS: dict[str, Callable[[FitInputs], FitResult]] = {
     "frequency": fit_frequency,
 }
 
-HEADS_BUILT = (EXACT, "screen", SKETCH)
-WITHOUT_CONTEXTS = (EXACT, SKETCH)
+HEADS_BUILT = (FULL, "screen", SKETCH)
+WITHOUT_CONTEXTS = (FULL, SKETCH)
 SKETCH_NOTE = (
     "the head sketch takes no less time than all logits, so it is left out; name it in `heads` to"
     " have it"
@@ -91,7 +91,7 @@ def run(
             target = read_target({"target_precision": inputs.target})
             steps = target[max(target)] if target else None
             calibration = calibrate(points, judged, softmax.vocab_size, progress, each, steps)
-    entries = {EXACT: HeadEntry()}
+    entries = {FULL: HeadEntry()}
     for name, result in fitted.items():
         entries[name] = HeadEntry(part_name(name), heads[name].knobs, result.summary)
     progress("write", 0, 1)
@@ -100,7 +100,7 @@ def run(
         softmax=softmax,
         parts={part_name(name): result.arrays for name, result in fitted.items()},
         heads=entries,
-        default_head=next((name for name in names if name in fitted), EXACT),
+        default_head=next((name for name in names if name in fitted), FULL),
         vocabulary=vocabulary,
         config={
             **asdict(config),
@@ -131,7 +131,7 @@ def _fit(
             fitted = {SKETCH: sketch}
         else:
             notes["sketch_note"] = SKETCH_NOTE
-    fallback = SKETCH if SKETCH in fitted and asked != EXACT else EXACT
+    fallback = SKETCH if SKETCH in fitted and asked != FULL else FULL
     learned = [name for name in FITS if name in names]
     compared = "screen" in learned and fallback == SKETCH and asked != SVD
     compared = compared and not steep(inputs, fitted[SKETCH].arrays)
@@ -217,13 +217,13 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
     vocab_size, config, train = inputs.vocab_size, inputs.config, inputs.train
     depth = min(depth, vocab_size)
     judged = min(max(depth, EVALUATED), vocab_size)
-    exact = shared_heads(inputs.softmax, {})[EXACT]
+    full = shared_heads(inputs.softmax, {})[FULL]
     rows_S = sample_rows(train.rows, (config.sample_mib << 20) // (4 * train.dim), config.seed)
     return FitInputs(
         **{each.name: getattr(inputs, each.name) for each in fields(BuildInputs)},
-        labels=exact_labels(inputs, exact, train, depth, scratch / "fitted.npy", "label"),
+        labels=exact_labels(inputs, full, train, depth, scratch / "fitted.npy", "label"),
         heldout_labels=exact_labels(
-            inputs, exact, inputs.heldout, judged, scratch / "heldout.npy", "label held-out"
+            inputs, full, inputs.heldout, judged, scratch / "heldout.npy", "label held-out"
         ),
         sample=train.take(rows_S),
         sample_rows=rows_S,
@@ -233,11 +233,11 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 def check_heads(
     heads: Sequence[str] | None, targeted: bool, contexts: bool = True, fallback: str = AUTO
 ) -> tuple[str, ...]:
-    """Return `exact` and then `heads` (or the defaults), each once; InvalidRequest names one."""
+    """Return `full` and then `heads` (or the defaults), each once; InvalidRequest names one."""
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:
-        if name not in (allowed := (EXACT, SKETCH, *FITS)):
+        if name not in (allowed := (FULL, SKETCH, *FITS)):
             raise InvalidRequest("heads", repr(name), ", ".join(allowed))
         if not contexts and name not in WITHOUT_CONTEXTS:
             raise InvalidRequest("contexts", "nothing", f"contexts to fit the head {name} to")
@@ -245,6 +245,6 @@ def check_heads(
         raise InvalidRequest("contexts", "nothing", "contexts to reach target_precision on")
     if targeted and "screen" not in heads:
         raise InvalidRequest("target_precision", "no head to search", "heads with 'screen'")
-    if fallback not in (allowed := (AUTO, EXACT, *heads)):
+    if fallback not in (allowed := (AUTO, FULL, *heads)):
         raise InvalidRequest("fallback", repr(fallback), f"{', '.join(allowed)}, which are built")
-    return tuple(dict.fromkeys([EXACT, *heads]))
+    return tuple(dict.fromkeys([FULL, *heads]))

@@ -45,7 +45,7 @@ def tune(
     out = new_path(out)  # refused before minutes of measuring, not after
     opened = open_index(index, progress=progress)
     heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
-    bench = Bench(opened.head("exact"), heldout, opened.vocab_size, progress)
+    bench = Bench(opened.head("full"), heldout, opened.vocab_size, progress)
     points, settings = _sweep(opened, bench, config.minutes, progress)
     calibration = bench.calibration(_worth_keeping(points, stored=len(opened.heads)))
     calibration["settings"] = settings

@@ -24,7 +24,7 @@ class Normalizer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NORMALIZER_LOWRANK: _ClassVar[Normalizer]
     NORMALIZER_SAMPLED: _ClassVar[Normalizer]
     NORMALIZER_SKETCH: _ClassVar[Normalizer]
-    NORMALIZER_EXACT: _ClassVar[Normalizer]
+    NORMALIZER_FULL: _ClassVar[Normalizer]
     NORMALIZER_APPROXIMATE: _ClassVar[Normalizer]
 
 class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -46,7 +46,7 @@ NORMALIZER_CANDIDATES: Normalizer
 NORMALIZER_LOWRANK: Normalizer
 NORMALIZER_SAMPLED: Normalizer
 NORMALIZER_SKETCH: Normalizer
-NORMALIZER_EXACT: Normalizer
+NORMALIZER_FULL: Normalizer
 NORMALIZER_APPROXIMATE: Normalizer
 STATE_UNSPECIFIED: State
 STATE_LOADING: State
@@ -124,12 +124,12 @@ class Constraints(_message.Message):
     def __init__(self, banned: _Optional[_Union[IdSets, _Mapping]] = ..., allowed: _Optional[_Union[IdSets, _Mapping]] = ..., biased: _Optional[_Union[IdSets, _Mapping]] = ..., bias: _Optional[_Union[Tensor, _Mapping]] = ..., repeated: _Optional[_Union[IdSets, _Mapping]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("model", "version", "digest", "head", "exact", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "max_error")
+    __slots__ = ("model", "version", "digest", "head", "proven", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "max_error")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
-    EXACT_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     NORMALIZER_FIELD_NUMBER: _ClassVar[int]
@@ -145,7 +145,7 @@ class Answer(_message.Message):
     version: str
     digest: str
     head: Head
-    exact: Tensor
+    proven: Tensor
     scanned: Tensor
     fallback: Tensor
     normalizer: Normalizer
@@ -157,7 +157,7 @@ class Answer(_message.Message):
     compute_ns: int
     rows_missing: _containers.RepeatedCompositeFieldContainer[RowRange]
     max_error: float
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., exact: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ..., max_error: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., digest: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., proven: _Optional[_Union[Tensor, _Mapping]] = ..., scanned: _Optional[_Union[Tensor, _Mapping]] = ..., fallback: _Optional[_Union[Tensor, _Mapping]] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_low: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_high: _Optional[_Union[Tensor, _Mapping]] = ..., log_z_error: _Optional[_Union[Tensor, _Mapping]] = ..., queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., rows_missing: _Optional[_Iterable[_Union[RowRange, _Mapping]]] = ..., max_error: _Optional[float] = ...) -> None: ...
 
 class RowRange(_message.Message):
     __slots__ = ("first", "rows")

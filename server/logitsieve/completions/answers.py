@@ -118,7 +118,7 @@ class Choice:
     def truth(self) -> dict[str, Any]:
         task = self.task
         facts: dict[str, Any] = {
-            "exact": task.chosen > 0 and task.proven == task.chosen,
+            "proven": task.chosen > 0 and task.proven == task.chosen,
             "rows": task.scanned / max(task.chosen, 1),
             "heads": sorted(task.heads),
         }

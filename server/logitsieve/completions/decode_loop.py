@@ -326,11 +326,11 @@ class DecodeLoop:
         task.tell(Piece([one], text, finish))
 
     def _count(self, tasks: list[Task], found: Chosen | Scores) -> None:
-        costs = zip(tasks, found.scanned.tolist(), found.exact.tolist(), strict=True)
-        for task, scanned, exact in costs:
+        costs = zip(tasks, found.scanned.tolist(), found.proven.tolist(), strict=True)
+        for task, scanned, proven in costs:
             task.scanned += scanned
             task.chosen += 1
-            task.proven += exact
+            task.proven += proven
             task.heads.add(self._head_name())
             self.scanned += scanned
 

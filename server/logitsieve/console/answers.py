@@ -31,7 +31,7 @@ from logitsieve.server.config import ServeConfig
 
 Facts = dict[str, Any]  # of JSON
 
-PROVING = ("sketch", "exact")  # normalizers that prove an interval
+PROVING = ("sketch", "full")  # normalizers that prove an interval
 WIDTH = 0.01  # nats
 TIMED = 3  # answers; the median time is shown
 
@@ -107,7 +107,7 @@ def answer_facts(decoder: LocalDecoder, answer: Answer) -> Facts:
         "head": answer.head,
         "knobs": dict(answer.knobs),
         "normalizer": answer.normalizer,
-        "exact": bool(answer.exact[0]),
+        "proven": bool(answer.proven[0]),
         "max_error": float(answer.max_errors[0]),
         "fallback": bool(answer.fallback[0]),
         "scanned": int(answer.scanned[0]),
@@ -144,7 +144,7 @@ def why_not(
         in_list = computed or escalated or _looked_at(head, hidden, k, word)
         stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
     bounded = head.name == "sketch" or escalated
-    looked = {"stage": "bounds" if bounded else "exact", "passed": computed, "logit": logit}
+    looked = {"stage": "bounds" if bounded else "logit", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
     stages += [looked, {"stage": "best", "passed": answered, "k": k, "least": least}]
     return {

@@ -160,7 +160,7 @@ class Metrics(Collector):
         self._device_seconds = Histograms("device_seconds", "Working on a GPU", "model", "head")
         self._rows = Counters("rows", "Rows answered", "model", "head", *routed)
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
-        self._proven = Counters("proven_rows", "Rows proven exact", "model", "head")
+        self._proven = Counters("proven_rows", "Rows proven", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
         self.rejected = Counters("requests_rejected", "Requests refused before computing", "reason")
         for reason in REASONS:  # `rate` misses the first event of a new series
@@ -222,9 +222,9 @@ class Metrics(Collector):
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)
             # Python is faster than numpy for a few rows.
-            self._rows[(*by_head, version, alias)] += len(answer.exact)
+            self._rows[(*by_head, version, alias)] += len(answer.proven)
             self._scanned[by_head] += sum(answer.scanned.tolist())
-            self._proven[by_head] += answer.exact.tobytes().count(1)
+            self._proven[by_head] += answer.proven.tobytes().count(1)
             if handed_over := answer.fallback.tobytes().count(1):
                 self._fallback[answer.model, "escalated"] += handed_over
 

@@ -1,4 +1,4 @@
-"""Live precision: a share of the answered TopK rows, answered again by the exact head.
+"""Live precision: a share of the answered TopK rows, answered again by the head `full`.
 
 Rows without constraints have equal chances, proven ones too, or a full queue would drop only rows
 that may be wrong. One thread of lower priority computes, and rests in proportion.
@@ -60,19 +60,19 @@ class Judgement(NamedTuple):
 
 
 def judge(row: AnsweredRow) -> Judgement:
-    """Compare the answer with the exact head's, which a proven answer equals."""
+    """Compare the answer with that of `full`, which a proven answer equals."""
     decoder, hidden, answer = row.served.decoder, row.hidden, row.answer
     k = answer.ids.shape[1]
     truth = answer
-    if not answer.exact[0]:
-        reply = decoder.engine("exact", (), "").answer(TopKRequest(hidden, k))
+    if not answer.proven[0]:
+        reply = decoder.engine("full", (), "").answer(TopKRequest(hidden, k))
         if reply.answer.rows_missing:
             raise Unavailable("model: a shard does not answer", "model")
         truth = _top(reply)
     hits_by_k = _hits(answer, truth)
     missed = 0.0
     if hits_by_k[k] < k:
-        best = decoder.engine("exact", (), "exact").answer(TopKRequest(hidden, 1))
+        best = decoder.engine("full", (), "full").answer(TopKRequest(hidden, 1))
         log_z = best.answer.log_z
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
@@ -82,7 +82,7 @@ def judge(row: AnsweredRow) -> Judgement:
 
 def _top(reply: TopKReply) -> TopK:
     answer = reply.answer
-    return TopK(reply.ids, reply.logits, answer.exact, answer.scanned, answer.fallback)
+    return TopK(reply.ids, reply.logits, answer.proven, answer.scanned, answer.fallback)
 
 
 def _hits(answer: TopK, truth: TopK) -> dict[int, float]:

@@ -59,7 +59,7 @@ class Tracing:
         answer = call.answer
         if answer is not None and span.is_recording():
             span.set_attribute("logitsieve.head", answer.head)
-            span.set_attribute("logitsieve.rows", len(answer.exact))
+            span.set_attribute("logitsieve.rows", len(answer.proven))
             computing = call.arrived_ns + call.queue_ns
             admitted = min(call.admitted_ns or computing, computing)
             times = (call.arrived_ns, admitted, computing, computing + answer.compute_ns)

@@ -64,7 +64,7 @@ def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
 def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
     softmax, (_, inputs) = low_rank(), make_inputs()
     hidden = inputs.sample[:500]
-    labels = make_head("exact", softmax).topk(hidden, 5).ids.astype(np.int64)
+    labels = make_head("full", softmax).topk(hidden, 5).ids.astype(np.int64)
     arrays = preview_arrays(softmax, 16)
     two, four, all_ = (
         preview_ranks(softmax, arrays, width, hidden, labels)[:, 0].max() for width in (2, 4, 16)

@@ -156,8 +156,8 @@ def test_hits_sizes_and_escalated_rows_are_those_of_the_served_screen(probes: in
     head = make_head("screen", SOFTMAX, arrays=partition.arrays(keep), **knobs)
     hidden = MATERIAL.heldout.take(np.arange(MATERIAL.heldout.rows))
     top = head.topk(hidden, 5)
-    np.testing.assert_array_equal(top.exact, partition.heldout_cosines < escalate + 1e-6)
-    labels, own = MATERIAL.heldout_labels[:, :5], ~top.exact
+    np.testing.assert_array_equal(top.proven, partition.heldout_cosines < escalate + 1e-6)
+    labels, own = MATERIAL.heldout_labels[:, :5], ~top.proven
     right = (labels[:, :, None] == top.ids[:, None]).any(axis=2)
     np.testing.assert_array_equal(partition.heldout_hits(keep, probes)[own, :5], right[own])
     sizes = partition.heldout_sizes(keep, probes)

@@ -37,16 +37,16 @@ def built(out: Path, contexts: np.ndarray, heldout: Sequence[np.ndarray], **more
 
 def test_a_screen_that_pays_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index = built(tmp_path, GATHERED, [GATHERED[ROWS:]], target_precision=TARGET)
-    assert index.heads == ("exact", "sketch", "screen")
+    assert index.heads == ("full", "sketch", "screen")
     assert (index.default_head, index.manifest.config["fallback"]) == ("screen", "sketch")
     assert "a screen" not in caplog.text
-    screen, exact = index.head("screen"), index.head("exact")
-    judged = evaluate(screen, exact, [GATHERED[ROWS:]], (1, 5))
+    screen, full = index.head("screen"), index.head("full")
+    judged = evaluate(screen, full, [GATHERED[ROWS:]], (1, 5))
     assert all(judged.precision[int(name[1:])].low >= least for name, least in TARGET.items())
     far = screen.topk(ANYWHERE[:50], 5)
     assert far.fallback.mean() > 0.9
-    assert not far.exact.any()
-    right = far.ids == exact.topk(ANYWHERE[:50], 5).ids
+    assert not far.proven.any()
+    right = far.ids == full.topk(ANYWHERE[:50], 5).ids
     assert right[far.fallback].all()
 
 
@@ -55,7 +55,7 @@ def test_a_screen_that_loses_is_left_out_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: dict[str, float] | None
 ) -> None:
     index = built(tmp_path, ANYWHERE, [ANYWHERE[ROWS:]], target_precision=target)
-    assert index.heads == ("exact", "sketch")
+    assert index.heads == ("full", "sketch")
     assert (index.default_head, index.manifest.config["fallback"]) == ("sketch", "sketch")
     note = index.manifest.config["screen_note"]
     assert note in caplog.text
@@ -68,7 +68,7 @@ def test_the_worst_text_decides(tmp_path: Path, caplog: pytest.LogCaptureFixture
     index = built(tmp_path, GATHERED, texts, target_precision=TARGET)
     assert "screen" not in index.heads
     assert "The worst of 2 held-out texts decided" in index.manifest.config["screen_note"]
-    heads = ("exact", "screen", "sketch")
+    heads = ("full", "screen", "sketch")
     index = built(tmp_path / "named", ANYWHERE, [ANYWHERE[ROWS:]], heads=heads)
     assert "screen" in index.heads
     assert index.manifest.config["screen_note"] in caplog.text

@@ -6,7 +6,7 @@ import pytest
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.exact import Drawn, DrawOptions, ExactHead
+from logitsieve.heads.full import Drawn, DrawOptions, FullHead
 from logitsieve.kernels.topk.merge import TOP, VALUE
 from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
 from tests.oracle import chi_square_p, gumbel_noise
@@ -23,7 +23,7 @@ def drawn_of(
     """The ids that are drawn from these logits, and log Z."""
     softmax = Softmax(np.zeros((logits.size, 4), np.float32), logits.astype(np.float32))
     options = DrawOptions(draws, np.zeros(1, np.uint64), 4, top_p=top_p, min_p=min_p)
-    found = ExactHead(softmax).draw(np.zeros((1, 4), np.float32), options)
+    found = FullHead(softmax).draw(np.zeros((1, 4), np.float32), options)
     return set(found.ids[0].tolist()), found.log_z[0, TOP] + found.log_z[0, VALUE]
 
 
@@ -46,7 +46,7 @@ def test_equal_logits_are_in_by_the_lower_id(top_p: float, min_p: float, count: 
 
 @pytest.mark.parametrize(("top_p", "min_p"), FILTERS)
 def test_rows_do_not_depend_on_others_nor_on_how_many_draws(top_p: float, min_p: float) -> None:
-    head, hidden = ExactHead(make_softmax(3000, 9)), make_hidden(70, 9, scale=0.3)
+    head, hidden = FullHead(make_softmax(3000, 9)), make_hidden(70, 9, scale=0.3)
     rows = np.arange(70)
     edited = np.stack([rows, 50 + rows], axis=1).astype(np.int32)
 
@@ -115,4 +115,4 @@ def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
     hidden = HIDDEN.copy()
     hidden[[row, row + 1]] = np.nan
     with pytest.raises(InvalidRequest, match=rf"hidden\[{row}\]"):
-        ExactHead(make_softmax()).draw(hidden, DrawOptions(1, SEEDS))
+        FullHead(make_softmax()).draw(hidden, DrawOptions(1, SEEDS))

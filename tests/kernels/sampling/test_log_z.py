@@ -2,18 +2,18 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.heads.exact import ExactHead
+from logitsieve.heads.full import FullHead
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from tests.oracle import log_probs, logits64
 from tools.attacks.decoders import KINDS
 
 EVERY_KIND = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "odd"])
-Made = tuple[ExactHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits
+Made = tuple[FullHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits
 
 
 def over(softmax: Softmax, hidden: np.ndarray) -> Made:
-    return ExactHead(softmax), hidden, logits64(softmax.weight, softmax.bias, hidden)
+    return FullHead(softmax), hidden, logits64(softmax.weight, softmax.bias, hidden)
 
 
 def made(kind: str, seed: int) -> Made:

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from logitsieve.heads import ExactHead, Softmax
+from logitsieve.heads import FullHead, Softmax
 from logitsieve.heads._base.edits import Edits
 from tests.kernels.sampling.test_log_z import EVERY_KIND, made, over, true_rest
 from tests.oracle import best, logits64
@@ -70,7 +70,7 @@ def test_heavy_rows_at_the_beginning_and_at_the_end(rising: bool) -> None:
     """Of sixteen rows of hidden and more, each of which has its largest logits elsewhere."""
     softmax, hidden = make_softmax(5000, 12), make_hidden(23, 12) * np.float32(4)
     order = np.argsort(softmax.weight @ hidden[0] * (1 if rising else -1))
-    head = ExactHead(Softmax(softmax.weight[order].copy(), softmax.bias[order].copy()))
+    head = FullHead(Softmax(softmax.weight[order].copy(), softmax.bias[order].copy()))
     logits = logits64(head._softmax.weight, head._softmax.bias, hidden)
     ids, _, found, *_ = head.best_with_log_z(hidden, 3)
     _, _, low, high = found.T
@@ -117,7 +117,7 @@ def test_edits_take_the_place_of_logits(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16", "F32"])
 def test_products_of_codes_prove_a_wider_interval(kind: str, scale: float) -> None:
     softmax, hidden = stored_softmax(kind, 3000), make_hidden(7, 256, scale=0.3)
-    head, floats = ExactHead(softmax), as_floats(softmax)
+    head, floats = FullHead(softmax), as_floats(softmax)
     logits = logits64(floats.weight, floats.bias, hidden)
     wanted, spans = scale * logits.max(axis=1) + true_rest(logits, scale), []
     for ask in (head.best_with_log_z, head.rough_log_z):

@@ -18,9 +18,9 @@ def log_z_of(logits: np.ndarray) -> np.ndarray:
 def printed(
     logits: np.ndarray, ids: np.ndarray, fields: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    out, exact = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
-    round_log_probs(logits, ids.astype(np.int32), fields, 1.0, out, exact)
-    return out, exact
+    out, proven = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
+    round_log_probs(logits, ids.astype(np.int32), fields, 1.0, out, proven)
+    return out, proven
 
 
 def test_an_estimate_is_raised_to_what_its_own_ids_weigh() -> None:
@@ -28,8 +28,8 @@ def test_an_estimate_is_raised_to_what_its_own_ids_weigh() -> None:
     logits = np.array([[1.0, 1.0, 0.0, -np.inf]] * 2)
     ids = np.array([[7, 7, 3, 9]] * 2)
     fields = np.array([[0.0, -5.0, -np.inf, np.inf], [0.0, 9.0, -np.inf, np.inf]])
-    found, exact = printed(logits, ids, fields)
-    assert not exact.any()
+    found, proven = printed(logits, ids, fields)
+    assert not proven.any()
     wanted = np.log(np.exp(1.0) + 1)
     np.testing.assert_allclose(found[0], [1 - wanted, 1 - wanted, -wanted, -np.inf], rtol=1e-6)
     assert np.exp(found[0, 1:].astype(np.longdouble)).sum() <= 1
@@ -45,8 +45,8 @@ def test_what_float32_does_not_hold_is_raised_or_proven() -> None:
     found = printed(logits, np.arange(1001)[None], fields)[0][0].astype(np.longdouble)
     assert np.expm1(found[-1]) + np.exp(found[:-1]).sum() <= 0
     logits = np.array([[3e38, -3e38, 0.0]])
-    found, exact = printed(logits, np.array([[0, 1, 2]]), log_z_of(logits))
-    assert exact.all()
+    found, proven = printed(logits, np.array([[0, 1, 2]]), log_z_of(logits))
+    assert proven.all()
     assert found[0, 1] == -np.inf
     assert np.isfinite(found[0, [0, 2]]).all()
 

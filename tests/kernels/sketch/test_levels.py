@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.results import Float64
-from logitsieve.heads import ExactHead, SketchHead, Softmax
+from logitsieve.heads import FullHead, SketchHead, Softmax
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index.sketch_codes import codings_of
 from logitsieve.index.sketch_rows import solve
@@ -184,13 +184,13 @@ def test_norms_of_errors_are_those_of_the_docs() -> None:
 def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
     softmax, hidden = flat()
     arrays = sketch_arrays(softmax, rotated(softmax, hidden), F)
-    exact = ExactHead(softmax)
-    head = sketch_head(softmax, arrays, fallback=exact)
+    full = FullHead(softmax)
+    head = sketch_head(softmax, arrays, fallback=full)
     grades = [head.with_knobs(max_error=grade) for grade in GRADES[1:]]
     tops = [head.topk(hidden, 5) for head in (head, *grades)]
     for top in tops:
-        np.testing.assert_array_equal(top.ids, exact.topk(hidden, 5).ids)
-    assert [top.exact.all() for top in tops] == [True, False, False]
+        np.testing.assert_array_equal(top.ids, full.topk(hidden, 5).ids)
+    assert [top.proven.all() for top in tops] == [True, False, False]
     scanned = [top.scanned.mean() for top in tops]
     assert scanned[2] <= scanned[1] < scanned[0] < V
     assert np.isinf(grades[0].candidates(hidden, 5).upper).all()
@@ -215,7 +215,7 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     for max_error in (1e-3, 1e-15):
         uppers = estimates + reach(max_error, 1, D - F) * (proven[:, 1] - estimates)
         at_once = (uppers[:, 1:] >= best[:, :-1]).sum()
-        head = sketch_head(softmax, arrays, fallback=ExactHead(softmax))
+        head = sketch_head(softmax, arrays, fallback=FullHead(softmax))
         top = head.with_knobs(max_error=max_error).topk(hidden, 1)
         assert top.scanned.sum() <= 2 * at_once + 2 * SEEDS * len(hidden)
 
@@ -226,10 +226,10 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
 def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int, scale: float) -> None:
     softmax = make_softmax(vocab_size, 192, scale=2)
     arrays, hidden = usual_sketch(softmax), make_hidden(40, 192, scale=0.6)
-    true = ExactHead(softmax).best_with_log_z(hidden, k, scale)
+    true = FullHead(softmax).best_with_log_z(hidden, k, scale)
     for max_error in (1e-15, 1e-3):
-        exact = ExactHead(softmax)
-        head = SketchHead(softmax, arrays, fallback=exact, knobs={"max_error": max_error})
+        full = FullHead(softmax)
+        head = SketchHead(softmax, arrays, fallback=full, knobs={"max_error": max_error})
         found = head.best_with_log_z(hidden, k, scale)
         np.testing.assert_array_equal(found.ids, true.ids)
         np.testing.assert_array_equal(found.logits, true.logits)
@@ -238,6 +238,6 @@ def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int, scale
         assert np.sqrt((off**2).mean()) < 0.08
         assert (found.errors >= 0).all()
         assert found.errors.any()
-        assert not found.exact.any()
+        assert not found.proven.any()
         assert (found.log_z[:, [LOW, HIGH]] == [-np.inf, np.inf]).all()
         assert found.scanned.mean() < vocab_size / 2

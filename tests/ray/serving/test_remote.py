@@ -60,8 +60,8 @@ def decoder_of(handle: Handle, most_s: float = 1.0) -> RayShardDecoder:
 
 def test_a_call_carries_its_method_and_the_seconds_left() -> None:
     handle = Handle((0.1, REPLY))
-    assert decoder_of(handle).topk(HIDDEN, 5, head="exact") == REPLY
-    assert handle.asked == [("topk", (HIDDEN, 5), {"head": "exact"}, 1.0)]
+    assert decoder_of(handle).topk(HIDDEN, 5, head="full") == REPLY
+    assert handle.asked == [("topk", (HIDDEN, 5), {"head": "full"}, 1.0)]
     with ending_by(monotonic() + 500):
         handle.ends = [(0.1, REPLY)]
         decoder_of(handle, 1000.0).sample(HIDDEN)

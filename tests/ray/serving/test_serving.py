@@ -69,12 +69,12 @@ def proven(deployed: Deployed, whole: LocalDecoder) -> bool:
         return False
     right = np.array_equal(reply.ids, whole.topk(HIDDEN[:1], 5).ids)
     assert right or reply.answer.rows_missing
-    return bool(reply.answer.exact[0])
+    return bool(reply.answer.proven[0])
 
 
 def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDecoder) -> None:
     client = deployed.client
-    for head in ("exact", "sketch"):
+    for head in ("full", "sketch"):
         here, there = whole.topk(HIDDEN, 5, head=head), client.topk(HIDDEN, 5, head=head)
         np.testing.assert_equal(there[:2], here[:2])
         assert (there.answer.head, there.answer.version) == (head, "1")
@@ -82,8 +82,8 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
     drawn = client.sample(HIDDEN, 2, **how)
     np.testing.assert_array_equal(drawn.ids, whole.sample(HIDDEN, 2, **how).ids)
     targets = here.ids[:, :2]
-    scored = client.score(HIDDEN, targets, normalizer="exact").log_probs
-    right = whole.score(HIDDEN, targets, normalizer="exact").log_probs
+    scored = client.score(HIDDEN, targets, normalizer="full").log_probs
+    right = whole.score(HIDDEN, targets, normalizer="full").log_probs
     np.testing.assert_allclose(scored, right, atol=1e-5)
     bad = HIDDEN.copy()
     bad[2, 3] = np.nan
@@ -124,7 +124,7 @@ def test_a_request_is_answered_without_a_shard(deployed: Deployed, whole: LocalD
         os.kill(stopped, signal.SIGCONT)
     [missing] = reply.answer.rows_missing
     assert missing in ((0, 768), (768, V - 768), (0, 512), (512, V - 512))
-    assert not reply.answer.exact.any()
+    assert not reply.answer.proven.any()
     assert not ((reply.ids >= missing.first) & (reply.ids < missing.first + missing.rows)).any()
     until(lambda: proven(deployed, whole))
 

@@ -22,18 +22,18 @@ from tests.server.running import WAIT_S, Running
 def test_topk_is_our_own(server: Running, client: Any, dtype: type) -> None:
     rows: np.ndarray = HIDDEN.astype(dtype)
     result = client.infer(
-        "demo", [hidden(rows), whole("k", 5)], request_id="7", parameters={"normalizer": "exact"}
+        "demo", [hidden(rows), whole("k", 5)], request_id="7", parameters={"normalizer": "full"}
     )
-    ours = server.client.topk(rows, 5, model="demo", normalizer="exact")
+    ours = server.client.topk(rows, 5, model="demo", normalizer="full")
     np.testing.assert_array_equal(result.as_numpy("ids"), ours.ids)
     np.testing.assert_array_equal(result.as_numpy("logits"), ours.logits)
     np.testing.assert_array_equal(result.as_numpy("log_z"), ours.answer.log_z)
-    np.testing.assert_array_equal(result.as_numpy("exact"), ours.answer.exact)
+    np.testing.assert_array_equal(result.as_numpy("proven"), ours.answer.proven)
     np.testing.assert_array_equal(result.as_numpy("scanned"), ours.answer.scanned)
     response = result.get_response()
     assert (response.model_name, response.model_version, response.id) == ("demo", "1", "7")
     assert response.parameters["digest"].string_param == ours.answer.digest
-    assert response.parameters["normalizer"].string_param == "exact"
+    assert response.parameters["normalizer"].string_param == "full"
 
 
 def test_draws_are_our_own(server: Running, client: Any) -> None:
@@ -46,7 +46,7 @@ def test_draws_are_our_own(server: Running, client: Any) -> None:
         ours = server.client.sample(HIDDEN, 4 if samples else 1, **own)
         np.testing.assert_array_equal(result.as_numpy("ids"), ours.ids)
         np.testing.assert_array_equal(result.as_numpy("log_probs"), ours.log_probs)
-        assert result.get_response().parameters["head"].string_param == ours.answer.head == "exact"
+        assert result.get_response().parameters["head"].string_param == ours.answer.head == "full"
 
 
 def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, client: Any) -> None:
@@ -62,11 +62,11 @@ def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, c
     assert [tensor.name for tensor in result.get_response().outputs] == ["scanned", "ids"]
     assert result.get_response().parameters["head"].string_param == "screen"
     exact = client.infer("demo", [hidden(), whole("k", 3)], parameters={"exact": True})
-    assert exact.as_numpy("exact").all()
+    assert exact.as_numpy("proven").all()
     assert exact.get_response().parameters["max_error"].double_param == 0.0
     proven = client.infer("other", [hidden(), whole("k", 3)], parameters={"max_error": 0})
     assert proven.get_response().parameters["head"].string_param == "sketch"
-    assert proven.as_numpy("exact").all()
+    assert proven.as_numpy("proven").all()
     wide = client.infer("other", [hidden(), whole("k", 3)], parameters={"width": 1e-4})
     ours = server.client.topk(HIDDEN, 3, model="other", width=1e-4)
     np.testing.assert_array_equal(wide.as_numpy("log_z"), ours.answer.log_z)

@@ -34,7 +34,7 @@ def test_metadata_is_what_model_infer_takes_and_gives(client: Any) -> None:
     assert shapes["hidden"] == ("FP32", [-1, 24])
     assert shapes["k"] == ("INT32", [1])
     results = [
-        client.infer("demo", [hidden(), whole("k", 2)], parameters={"normalizer": "exact"}),
+        client.infer("demo", [hidden(), whole("k", 2)], parameters={"normalizer": "full"}),
         client.infer("demo", [hidden(), given("seeds", SEEDS, "UINT64")], parameters=SAMPLE),
     ]
     told = {t.name: t.datatype for t in metadata.outputs}

@@ -70,7 +70,7 @@ def drifting(loop: Loop, tmp_path: Path) -> Iterator[Running]:
 
 
 def judged(run: Running) -> float:
-    return sum(value(run, JUDGED % head) for head in ("exact", "screen"))
+    return sum(value(run, JUDGED % head) for head in ("full", "screen"))
 
 
 def ask(run: Running, domain: int, rows: int) -> Answer:
@@ -80,9 +80,9 @@ def ask(run: Running, domain: int, rows: int) -> Answer:
         hidden = contexts(domain, ROWS, seed=10 + seed)
         reply = run.client.topk(hidden, K, model="demo")
         answer = reply.answer
-        if answer.head == "exact":
-            exact = make_head("exact", make_softmax()).topk(hidden, K)
-            assert (reply.logits == exact.logits).all()
+        if answer.head == "full":
+            full = make_head("full", make_softmax()).topk(hidden, K)
+            assert (reply.logits == full.logits).all()
         while judged(run) < before + (seed + 1) * ROWS:
             pass
     assert answer is not None
@@ -95,11 +95,11 @@ def test_auto_leaves_a_drifted_point(drifting: Running, caplog: pytest.LogCaptur
     assert value(drifting, LEVEL) == 0
 
     elsewhere = ask(drifting, domain=2, rows=4 * WINDOW)
-    assert elsewhere.head == "exact"
-    assert elsewhere.exact.all()
+    assert elsewhere.head == "full"
+    assert elsewhere.proven.all()
     assert value(drifting, LEVEL) == 1
     assert "demo@1: AUTO leaves screen" in caplog.text
 
-    assert ask(drifting, domain=1, rows=200).head == "exact"  # it returns with another load
+    assert ask(drifting, domain=1, rows=200).head == "full"  # it returns with another load
     drifting.server.repository.load("demo", 1, no_progress)
     assert ask(drifting, domain=1, rows=ROWS).head == "screen"

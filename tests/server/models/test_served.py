@@ -31,24 +31,24 @@ def asked(measured: Running, rows: int, k: int, **target: object) -> Choice:
 
 
 ONE, THREE = ("screen", {"probes": 1.0}), ("screen", {"probes": 3.0})
-EXACT: Choice = ("exact", {})
+FULL: Choice = ("full", {})
 
 
 @pytest.mark.parametrize(
     ("rows", "k", "target", "expected"),
     [
         (1, 1, {}, THREE),
-        (64, 1, {}, EXACT),
+        (64, 1, {}, FULL),
         (1, 64, {}, THREE),
         (1, 1, {"head": pb.Head()}, THREE),
         (1, 1, {"head": pb.Head(name="AUTO")}, THREE),
         (1, 1, {"exact": False}, THREE),
-        (1, 1, {"exact": True}, EXACT),
+        (1, 1, {"exact": True}, FULL),
         (1, 1, {"min_precision": 0.9}, ONE),
         (1, 7, {"min_precision": 0.91}, THREE),
-        (1, 7, {"min_precision": 0.991}, EXACT),
-        (1, 11, {"min_precision": 0.1}, EXACT),
-        (1, 1, {"min_precision": 1.0}, EXACT),
+        (1, 7, {"min_precision": 0.991}, FULL),
+        (1, 11, {"min_precision": 0.1}, FULL),
+        (1, 1, {"min_precision": 1.0}, FULL),
         (1, 1, {"head": pb.Head(name="screen")}, ONE),
         (1, 1, {"head": pb.Head(knobs={"probes": 3})}, THREE),
     ],
@@ -63,9 +63,9 @@ def test_what_a_target_chooses(
 def test_points_as_clients_see_them(measured: Running) -> None:
     points = measured.client.model("demo@1").points
     assert [(point.head, point.rows, point.us_per_row) for point in points[:4]] == [
-        ("exact", 1, 9.0),
-        ("exact", 8, 8.0),
-        ("exact", 64, 3.0),
+        ("full", 1, 9.0),
+        ("full", 8, 8.0),
+        ("full", 64, 3.0),
         ("screen", 1, 1.0),
     ]
     assert (points[0].proven, points[3].proven) == (True, False)
@@ -86,11 +86,11 @@ def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Serv
     plain, one, other, again = (served.choose(aim, 1, 1) for aim in aims)
     assert one.engine is again.engine
     assert len({plain.engine, one.engine, other.engine}) == 3
-    assert (plain.engine.normalizer, one.engine.normalizer) == ("", "exact")
+    assert (plain.engine.normalizer, one.engine.normalizer) == ("", "full")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
     one, same, other = (
         served.choose(to_resolved_target(pb.Target(head=pb.Head(name=head))), 1, 1)
-        for head in ("screen", "screen", "exact")
+        for head in ("screen", "screen", "full")
     )
     assert one.pace is same.pace
     one.pace.pool.add(3.0)
@@ -106,8 +106,8 @@ def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Se
     assert us(64, exact=True) == 3.0
     assert us(9, head=pb.Head(name="screen")) == 1.0
     assert us(1, True, head=pb.Head(name="screen")) == 1.0 + DENSE_US
-    assert us(64, True, head=pb.Head(name="exact")) == 3.0  # finds both in one pass
-    assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_EXACT) == 1.0 + DENSE_US
+    assert us(64, True, head=pb.Head(name="full")) == 3.0  # finds both in one pass
+    assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_FULL) == 1.0 + DENSE_US
     assert us(1, head=pb.Head(name="screen"), normalizer=pb.NORMALIZER_CANDIDATES) == 1.0
     assert us(1, head=pb.Head(name="screen", knobs={"probes": 2})) == DENSE_US
     assert served.extra_us(300, 0) == pytest.approx(DENSE_US)

@@ -47,15 +47,15 @@ def client(run: Running) -> DecoderClient:
     return run.client
 
 
-@pytest.mark.parametrize("head", ["exact", "sketch"])
+@pytest.mark.parametrize("head", ["full", "sketch"])
 def test_answers_are_of_the_whole(client: DecoderClient, local: LocalDecoder, head: str) -> None:
     here, there = local.topk(HIDDEN, 5, head=head), client.topk(HIDDEN, 5, head=head)
     np.testing.assert_array_equal(there.ids, here.ids)
     assert (there.answer.head, there.answer.version) == (head, "1")
     drawn = client.sample(HIDDEN, 3, seeds=SEEDS, head=head)
     np.testing.assert_array_equal(drawn.ids, local.sample(HIDDEN, 3, seeds=SEEDS, head=head).ids)
-    scored = client.score(HIDDEN, here.ids, head=head, normalizer="exact").log_probs
-    right = local.score(HIDDEN, here.ids, head=head, normalizer="exact").log_probs
+    scored = client.score(HIDDEN, here.ids, head=head, normalizer="full").log_probs
+    right = local.score(HIDDEN, here.ids, head=head, normalizer="full").log_probs
     np.testing.assert_allclose(scored, right, atol=1e-5)
     beams = client.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
     steps = local.beam_step(HIDDEN, beams_in=7, beams_out=4, head=head)
@@ -87,10 +87,10 @@ def test_what_a_shard_refuses_is_refused_by_name(client: DecoderClient) -> None:
 def test_a_model_in_shards_is_described(client: DecoderClient, models: Path) -> None:
     model = client.model("lm")
     assert (model.vocab_size, model.dim, model.state) == (300, 24, "available")
-    assert set(model.heads) == {"exact", "sketch"}
+    assert set(model.heads) == {"full", "sketch"}
     assert model.digest == read_digest(models / "lm" / "1")
     assert client.topk(HIDDEN, 5).answer.head == "sketch"  # the default head
-    assert client.topk(HIDDEN, 5, min_precision=0.9).answer.exact.all()
+    assert client.topk(HIDDEN, 5, min_precision=0.9).answer.proven.all()
 
 
 def test_aliases_are_read_without_a_write(models: Path, tmp_path: Path) -> None:

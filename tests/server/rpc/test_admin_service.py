@@ -266,7 +266,7 @@ def test_what_an_alias_names_is_not_unloaded(served: Administered, models: Path)
     with pytest.raises(ModelNotFound):
         served.admin.set_alias("demo", "old", None)
     assert served.version_of("demo") == "2"
-    served.run.client.topk(LARGE, 5, model="demo@1", normalizer="exact")
+    served.run.client.topk(LARGE, 5, model="demo@1", normalizer="full")
     assert mapped(models / "demo" / "1")
     gone = served.admin.unload("demo", 1)
     assert (gone.version, gone.state) == ("1", "unspecified")

@@ -146,9 +146,9 @@ SPOILED = [
 def test_good_requests_are_answered(server: Running, rpc: str) -> None:
     reply = server.raw(f"Decoder/{rpc}", GOOD[rpc].SerializeToString())
     answer = RESPONSES[rpc].FromString(reply).answer
-    head = "exact" if rpc in ("Sample", "BeamStep") else "screen"  # the default head
+    head = "full" if rpc in ("Sample", "BeamStep") else "screen"  # the default head
     assert (answer.model, answer.version, answer.head.name) == ("demo", "1", head)
-    assert (answer.exact.rows, answer.exact.cols) == (4, 1)
+    assert (answer.proven.rows, answer.proven.cols) == (4, 1)
     error = unreadable(server, rpc, b"\xff\xff\xff")
     assert error.field == "request"
     assert f"a serialized {rpc}Request" in error.message

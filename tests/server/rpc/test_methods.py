@@ -72,7 +72,7 @@ OF_ROWS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("constrained", [False, True])
-@pytest.mark.parametrize("head", ["exact", "screen", "sketch", "svd"])
+@pytest.mark.parametrize("head", ["full", "screen", "sketch", "svd"])
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
 def test_parts_make_whole(whole: LocalDecoder, rpc: Rpc[Any], head: str, constrained: bool) -> None:
     hidden = put(pb.Tensor(), make_hidden(ROWS, seed=4))
@@ -98,7 +98,7 @@ async def test_a_mistake_in_a_later_part_names_the_row_of_the_request(whole: Loc
     request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
     request.constraints.CopyFrom(pb.Constraints(banned=sets))
     prepared = METHODS["sample"].read(request, ServeConfig(), whole.index)
-    point, future = whole.engine("exact", (), ""), asyncio.get_running_loop().create_future()
+    point, future = whole.engine("full", (), ""), asyncio.get_running_loop().create_future()
     queued = QueuedRequest(point, prepared, 1.0, RunningMean(), 0, None, future)
     queued.start, queued.stop = 8, 12
     (error,) = compute([queued])

@@ -17,7 +17,7 @@ def test_every_version_is_listed(server: Running) -> None:
     ]
     assert (one.aliases, two.aliases, broken.aliases) == (("stable",), ("canary",), ())
     assert "manifest.json" in broken.error
-    assert (one.vocab_size, one.dim, one.heads) == (300, 24, ("exact", "screen"))
+    assert (one.vocab_size, one.dim, one.heads) == (300, 24, ("full", "screen"))
     assert one.limits.max_rows == 256
     assert one.limits.max_k == 128
     assert (one.limits.max_samples, one.limits.max_constraint_ids) == (64, 1000)

@@ -239,8 +239,8 @@ async def test_only_who_meets_others_waits_for_more() -> None:
     assert queue._pause_s(waiting(BATCH_ROWS)) == 0  # a batch by itself
 
 
-@pytest.mark.parametrize("head", ["exact", "screen", "sketch", "svd"])
-@pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "sketch", "exact"])
+@pytest.mark.parametrize("head", ["full", "screen", "sketch", "svd"])
+@pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "sketch", "full"])
 async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalizer: str) -> None:
     point = whole.engine(head, (), normalizer)
     hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)
@@ -260,7 +260,7 @@ async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalize
 
 
 async def test_a_bad_request_spoils_no_other(whole: LocalDecoder) -> None:
-    point = whole.engine("exact", (), "")
+    point = whole.engine("full", (), "")
     good, bad = make_hidden(2), np.full((3, 24), np.nan, np.float32)
 
     queue = batcher()

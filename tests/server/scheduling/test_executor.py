@@ -103,7 +103,7 @@ async def test_deadlines_and_errors(work: Executor, estimate_us: float) -> None:
 
 def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
     nothing, none = np.zeros(rows, np.bool_), np.zeros(rows, np.int32)
-    answer = Answer("m", "1", "", "exact", nothing, none, nothing, rows_missing=missing)
+    answer = Answer("m", "1", "", "full", nothing, none, nothing, rows_missing=missing)
     return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
 
 

@@ -65,7 +65,7 @@ class BestWithLogZ(NamedTuple):
     logits: Float64  # [B, K] exact
     log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py
     errors: Float64  # [B] standard errors of log Z; 0 with proven bounds
-    exact: Bool  # [B] ids
+    proven: Bool  # [B] ids
     scanned: Int32  # [B]
     fallback: Bool  # [B]
 
@@ -104,7 +104,7 @@ class Head(ABC):
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
-    most_rows: int = ANY_ROWS  # of a call; `exact` answers more
+    most_rows: int = ANY_ROWS  # of a call; `full` answers more
     quick_best: bool = False  # draws take less time by its best ids than by all logits
     estimates_log_z: bool = False  # without a pass over W, where it `estimates_at`
 
@@ -182,9 +182,9 @@ class Head(ABC):
 
     def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
-        scanned, exact, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
+        scanned, proven, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
-            exact.fill(True)
+            proven.fill(True)
         if self._shared(rows, k):
             status = self._run_shares(hidden, ids, logits, scanned)
         elif self._threads == 1 or rows == 1:
@@ -192,8 +192,8 @@ class Head(ABC):
         else:
             status = self._run_slices(hidden, ids, logits, scanned)
         if status:
-            self._answer_rest(status, hidden, k, TopK(ids, logits, exact, scanned, handed))
-        return _make(TopK, (ids, logits, exact, scanned, handed))
+            self._answer_rest(status, hidden, k, TopK(ids, logits, proven, scanned, handed))
+        return _make(TopK, (ids, logits, proven, scanned, handed))
 
     def _shared(self, rows: int, k: int) -> bool:
         """Tell if each thread takes a share of W; otherwise each takes some rows of hidden."""

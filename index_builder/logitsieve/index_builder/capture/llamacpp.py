@@ -57,7 +57,7 @@ def capture_gguf(
     The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
     first token. W h + b are the logits before a softcap. With `chat` each line is a user's message,
     and the contexts come from the model's greedy answer, at most `window` tokens with its prompt.
-    `text` None reads the primer, enough for `exact` and `sketch`. `engine` is as in `open_context`.
+    `text` None reads the primer, enough for `full` and `sketch`. `engine` is as in `open_context`.
 
     `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
     processes open `gguf`, each with `threads` threads. InvalidRequest names the argument.

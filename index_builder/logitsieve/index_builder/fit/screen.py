@@ -16,7 +16,7 @@ from logitsieve.evaluation.precision import Z95
 from logitsieve.heads import Head
 from logitsieve.index_builder.contexts import HELD_OUT
 from logitsieve.index_builder.fitting import (
-    EXACT,
+    FULL,
     MORE_MISSES,
     SCATTERED,
     BuildInputs,
@@ -73,16 +73,16 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:
-    """Return costs in bytes; the fallback's are at least those that `exact` reads in its time.
+    """Return costs in bytes; the fallback's are at least those that `full` reads in its time.
 
     A sketch computes more for a byte. A reproducible build measures no times.
     """
     softmax, name = inputs.softmax, inputs.fallback
     fallback = bytes_read(inputs, inputs.fitted, name)
-    if name != EXACT and not inputs.config.reproducible:
+    if name != FULL and not inputs.config.reproducible:
         heads, us = heads_of(softmax, inputs.fitted), inputs.trial.us
-        whole = bytes_read(inputs, inputs.fitted, EXACT)
-        fallback = max(fallback, whole * us(heads[name]) / us(heads[EXACT]))
+        whole = bytes_read(inputs, inputs.fitted, FULL)
+        fallback = max(fallback, whole * us(heads[name]) / us(heads[FULL]))
     return ScreenCosts(fallback, softmax.dim, SCATTERED * softmax.matrix.row_bytes)
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.heads import ExactHead, Head, SketchHead, Softmax
+from logitsieve.heads import FullHead, Head, SketchHead, Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
@@ -63,7 +63,7 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
     progress("basis", 1, 1)
     threads, trial = inputs.config.threads, inputs.trial
     made: dict[int, dict[str, np.ndarray]] = {}
-    heads: dict[int, Head] = {0: ExactHead(softmax, threads=threads)}
+    heads: dict[int, Head] = {0: FullHead(softmax, threads=threads)}
 
     def make(first: int) -> None:
         turned = rotate_all(inputs, rounded(rotated_at_random(basis_DD, first, seed)))
@@ -91,7 +91,7 @@ def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
     """Return whether bounds by level 0 leave few rows for a proven top 5."""
     softmax, first = inputs.softmax, widths_of(sketch).coarse
     hidden_ND = inputs.heldout.sample(JUDGING)
-    top = ExactHead(softmax).topk(hidden_ND, min(DEPTH, softmax.vocab_size))
+    top = FullHead(softmax).topk(hidden_ND, min(DEPTH, softmax.vocab_size))
     rows = sample_rows(softmax.vocab_size, JUDGED_ROWS, 0)
     basis_DD = sketch["directions"].astype(np.float64)
     rows_RD = softmax.rows(rows).astype(np.float64) @ np.linalg.inv(basis_DD)

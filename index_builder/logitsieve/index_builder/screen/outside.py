@@ -15,7 +15,7 @@ import numpy as np
 from logitsieve.api.results import Float32, Float64, Int32
 from logitsieve.heads import Head, ScreenHead
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.index_builder.fitting import EXACT, LABEL_ROWS, FitInputs, shared_heads
+from logitsieve.index_builder.fitting import FULL, LABEL_ROWS, FitInputs, shared_heads
 from logitsieve.index_builder.workers import Shared
 from logitsieve.kernels.topk.merge import VALUE
 
@@ -35,9 +35,9 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
     # Kernels read whole rows, one after the other.
     hidden = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
-    exact = shared_heads(inputs.softmax, {})[EXACT]
-    log_z = _log_z(inputs, exact, hidden)
-    clusters, inside = _listed(inputs, exact.value, arrays, hidden)
+    full = shared_heads(inputs.softmax, {})[FULL]
+    log_z = _log_z(inputs, full, hidden)
+    clusters, inside = _listed(inputs, full.value, arrays, hidden)
     # log(e^log_z - e^inside)
     outside = log_z + np.log(-np.expm1(np.minimum(inside - log_z, -LEAST_SHARE)))
     count, dim = arrays["centroids"].shape
@@ -62,17 +62,17 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _log_z(inputs: FitInputs, exact: Shared[Head], hidden: Float32) -> Float64:
+def _log_z(inputs: FitInputs, full: Shared[Head], hidden: Float32) -> Float64:
     blocks = (hidden[start : start + LABEL_ROWS] for start in range(0, len(hidden), LABEL_ROWS))
-    return np.concatenate(list(inputs.workers.map(_log_z_block, ((exact, b) for b in blocks))))
+    return np.concatenate(list(inputs.workers.map(_log_z_block, ((full, b) for b in blocks))))
 
 
-def _log_z_block(exact: Head, block: Float32) -> Float64:
-    return exact.best_with_log_z(block, 1).log_z[:, VALUE]
+def _log_z_block(full: Head, block: Float32) -> Float64:
+    return full.best_with_log_z(block, 1).log_z[:, VALUE]
 
 
 def _listed(
-    inputs: FitInputs, exact: Head, arrays: Arrays, hidden: Float32
+    inputs: FitInputs, full: Head, arrays: Arrays, hidden: Float32
 ) -> tuple[Int32, Float64]:
     """Return each context's best cluster and the log of its list's mass."""
     count, dim = arrays["centroids"].shape
@@ -82,7 +82,7 @@ def _listed(
         "outside_spreads": np.ones(count, np.float32),
     }
     knobs = {"escalate": -1.0, "log_z_error": 1.0}
-    head = ScreenHead(inputs.softmax, {**arrays, **none}, fallback=exact, knobs=knobs)
+    head = ScreenHead(inputs.softmax, {**arrays, **none}, fallback=full, knobs=knobs)
     return head.clusters(hidden), head.best_with_log_z(hidden, 1).log_z[:, VALUE]
 
 

@@ -7,7 +7,7 @@ choosing(async (chosen) => {
   model = chosen;
   context = contextFields(model);
   const names = model.heads.map(({ name }) => name);
-  const second = ["sketch", "exact"].find((name) => names.includes(name) && name !== model.default_head);
+  const second = ["sketch", "full"].find((name) => names.includes(name) && name !== model.default_head);
   heads = [headFields($("head-one"), model, model.default_head, "First head"), headFields($("head-two"), model, second, "Second head")];
   for (const id of ["answers", "drawn"]) $(id).replaceChildren();
   if (model.contexts) await answer();
@@ -23,8 +23,8 @@ async function answer() {
 }
 
 function side(facts, others, title) {
-  const proven = facts.exact
-    ? h("span", { class: "good" }, facts.fallback ? "proven exact, by the fallback" : "proven exact")
+  const proven = facts.proven
+    ? h("span", { class: "good" }, facts.fallback ? "proven, by the fallback" : "proven")
     : h("span", { class: "warn" }, facts.max_error < 1 ? `wrong with a chance of at most ${facts.max_error}` : "not proven");
   const most = facts.words[0]?.high ?? 1;
   return h("section", { class: "side", "aria-label": title },
@@ -61,7 +61,7 @@ onSubmit($("drawing"), $("drawn"), async () => {
     ...question(), ...heads[0](), samples: $("samples").valueAsNumber, seed: $("seed").valueAsNumber,
     temperature: $("temperature").valueAsNumber, top_p: $("top-p").valueAsNumber, top_k: $("top-k").valueAsNumber,
   });
-  const proven = drawn.exact ? "proven to follow the full softmax" : "not proven to follow the full softmax";
+  const proven = drawn.proven ? "proven to follow the full softmax" : "not proven to follow the full softmax";
   $("drawn").replaceChildren(h("div", { class: "panel" },
     h("p", { class: "facts" }, `${whole(drawn.samples)} draws by ${point(drawn.head, drawn.knobs)}, ${proven}; ${whole(drawn.scanned)} rows computed, ${micros(drawn.us)}`),
     table([

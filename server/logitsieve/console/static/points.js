@@ -46,7 +46,7 @@ async function choose() {
   const { chosen } = await api(`chosen?${query(asked)}`);
   const one = chosen.find(({ rows }) => String(rows) === $("batch").value);
   $("chosen").replaceChildren("AUTO answers with ", h("b", {}, point(one.head, one.knobs)), one.us_per_row == null ? "" : `, ${micros(one.us_per_row)} a row`,
-    one.max_error === 0 ? ", proven exact." : one.max_error < 1 ? `, wrong with a chance of at most ${one.max_error}.` : one.low == null ? "." : `, P@${k} at least ${percent(one.low, 3)} with 95 % confidence.`);
+    one.max_error === 0 ? ", proven." : one.max_error < 1 ? `, wrong with a chance of at most ${one.max_error}.` : one.low == null ? "." : `, P@${k} at least ${percent(one.low, 3)} with 95 % confidence.`);
   mark(point(one.head, one.knobs));
 }
 

@@ -41,14 +41,14 @@ function reasons(facts) {
   ].filter(Boolean);
 }
 
-const TITLE = { constraint: "Constraints", list: "Cluster list", bounds: "Bounds", exact: "Exact logit", best: "Among the best" };
+const TITLE = { constraint: "Constraints", list: "Cluster list", bounds: "Bounds", logit: "Exact logit", best: "Among the best" };
 
 const WHY = {
   constraint: (stage) => (stage.constraint === "banned" ? "you banned it." : "it is not among the words that you allow."),
   list: (_, facts) => (facts.lists.count ? "the lists that this context is routed to do not hold it." : "no list of the screen holds it, so the screen alone can never answer it."),
   bounds: () => "an upper bound of its logit is below the words that are answered. That is a proof.",
-  exact: () => "the head does not look at it for this context.",
-  best: (_, facts) => (facts.exact ? `its rank is ${whole(facts.rank)}, beyond the ${facts.k} best.` : `other words that the head looks at have larger logits.`),
+  logit: () => "the head does not look at it for this context.",
+  best: (_, facts) => (facts.proven ? `its rank is ${whole(facts.rank)}, beyond the ${facts.k} best.` : `other words that the head looks at have larger logits.`),
 };
 
 const DETAIL = {
@@ -56,6 +56,6 @@ const DETAIL = {
   list: (stage) => (stage.escalated ? "This context is far from every cluster: the fallback answers, and no list is looked at."
     : stage.passed ? "The list of a cluster that this context is routed to holds it." : "No list that this context is routed to holds it."),
   bounds: (stage) => (stage.passed ? "Its bound does not rule it out" : "Its bound rules it out") + `; its logit is ${number(stage.logit, 6)}.`,
-  exact: (stage) => (stage.passed ? `The head computed its logit: ${number(stage.logit, 6)}.` : `The head did not compute its logit, which is ${number(stage.logit, 6)}.`),
+  logit: (stage) => (stage.passed ? `The head computed its logit: ${number(stage.logit, 6)}.` : `The head did not compute its logit, which is ${number(stage.logit, 6)}.`),
   best: (stage) => `The last of the ${stage.k} that are answered has ${number(stage.least, 6)}.`,
 };

@@ -57,7 +57,7 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
         TensorKind("ids", ("INT32",), "BK"),
         TensorKind("logits", ("FP32",), "BK", ("topk",)),
         TensorKind("log_probs", ("FP32",), "BK", ("sample",)),
-        TensorKind("exact", ("BOOL",), "B"),
+        TensorKind("proven", ("BOOL",), "B"),
         TensorKind("scanned", ("INT32",), "B"),
         TensorKind("log_z", ("FP32",), "B"),
     ),
@@ -74,14 +74,14 @@ OF_ANY = {
     "head": TEXT,
     "knobs.<name>": NUMBER,
     "min_precision": NUMBER,
-    "exact": FLAG,
+    "proven": FLAG,
     "max_error": NUMBER,
     "normalizer": TEXT,
     "width": NUMBER,
     "timeout": WHOLE,
 }
 OF_SAMPLE = {"step": WHOLE, "temperature": NUMBER, "top_k": WHOLE, "top_p": NUMBER, "min_p": NUMBER}
-BY_ROW = ("exact", "scanned", "log_z")  # outputs from the Answer
+BY_ROW = ("proven", "scanned", "log_z")  # outputs from the Answer
 
 
 def read_parameters(message: Any) -> tuple[str, dict[str, Any]]:

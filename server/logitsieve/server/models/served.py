@@ -15,7 +15,7 @@ from logitsieve.api.keywords import ResolvedTarget
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT
-from logitsieve.decoding.normalizers import EXACT
+from logitsieve.decoding.normalizers import FULL
 from logitsieve.evaluation.operating_points import OperatingPoint, Setting, setting_of
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
@@ -198,7 +198,7 @@ class Served:
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
-        one_pass = log_z and (engine.head == EXACT.name or engine.estimates_log_z)
+        one_pass = log_z and (engine.head == FULL.name or engine.estimates_log_z)
         if not one_pass and (log_z or engine.normalizer not in SCANNED or target.width < inf):
             us += dense_us
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)

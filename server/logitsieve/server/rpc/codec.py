@@ -20,7 +20,7 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
-PROVENANCE = ("exact", "scanned", "fallback")  # columns of every answer
+PROVENANCE = ("proven", "scanned", "fallback")  # columns of every answer
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
 STARTS_KEPT = 4096  # of about 200 bytes
 POINTS_KEPT, POINT_BYTES = 1024, 256  # targets that are read once, and their longest

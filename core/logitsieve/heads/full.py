@@ -1,4 +1,4 @@
-"""The exact head: all of W h + b with a running selection, the oracle of all other heads.
+"""The full softmax: all of W h + b with a running selection, the oracle of all other heads.
 
 Time O(B V D), memory O(B (D + K)).
 """
@@ -43,10 +43,10 @@ class Drawn(NamedTuple):
     scanned: Int32  # [B] logits computed
 
 
-class ExactHead(Head):
+class FullHead(Head):
     """Looks at every row of W."""
 
-    name = "exact"
+    name = "full"
     max_error = 0.0
     compiled = dense_topk
     quick_best = True
