@@ -50,16 +50,16 @@ def main() -> None:
 def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str, float]]:
     """Microseconds a row, by head and B: the median over rounds of a turn's mean."""
     decoder = LocalDecoder(index)
-    targets: dict[str, Any] = {
+    specs: dict[str, Any] = {
         name: {"head": name} for name in index.heads if name not in ("sketch", "frequency")
     }
-    targets |= {
+    specs |= {
         label: {"head": "sketch", "max_error": grade}
         for label, grade in raw.grades_of(index).items()
     }
-    contenders = {name: partial(decoder.topk, **target) for name, target in targets.items()}
+    contenders = {name: partial(decoder.topk, **spec) for name, spec in specs.items()}
     hidden = np.resize(hidden, (max(len(hidden), SIZES[-1]), index.dim))
-    found: dict[str, dict[str, float]] = {name: {} for name in targets}
+    found: dict[str, dict[str, float]] = {name: {} for name in specs}
     for number, size in enumerate(SIZES, start=1):
         for name, us in race(contenders, hidden, size, K).items():
             found[name][str(size)] = us["median"]

@@ -28,7 +28,7 @@ from benchmarks.race.prepare import CACHE
 from benchmarks.tables.draws import HEADS, PROOF, SCORED
 from benchmarks.tables.draws import draws as table
 from benchmarks.timing import Search, race
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 
@@ -89,11 +89,11 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
 
 
 def sampling(
-    decoder: LocalDecoder, target: Target, samples: int, options: dict[str, Any]
+    decoder: LocalDecoder, spec: ModelSpec, samples: int, options: dict[str, Any]
 ) -> Search:
     """The public call, a new seed each time."""
     seeds = count()
-    given: Any = options | target
+    given: Any = options | spec
     return lambda rows, _: decoder.sample(rows, samples, seeds=next(seeds), **given)
 
 

@@ -59,8 +59,8 @@ def main() -> None:
     for way, (count, asked) in WAYS.items():
         inputs = tokenizer(list(PROMPTS[:count]), return_tensors="pt", padding=True)
         ways[way] = {
-            head: alternate(model, inputs, decoder, target, asked, options.rounds)
-            for head, target in heads_of(decoder).items()
+            head: alternate(model, inputs, decoder, spec, asked, options.rounds)
+            for head, spec in heads_of(decoder).items()
         }
         print(way, ways[way], flush=True)
     results = {"machine": describe(), "ways": ways}
@@ -71,7 +71,7 @@ def alternate(
     model: Any,
     inputs: Mapping[str, Tensor],
     decoder: LocalDecoder,
-    target: Any,
+    spec: Any,
     asked: Mapping[str, Any],
     rounds: int,
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def alternate(
     times, same = defaultdict[str, list[float]](list), []
     for number in range(rounds + 1):
         full, layer, theirs = generated(model, inputs, asked, number)
-        with attach(model, decoder, **target):
+        with attach(model, decoder, **spec):
             attached, head, ours = generated(model, inputs, asked, number)
         same.append(float((theirs == ours).float().mean()))
         if number:  # the first one warms up

@@ -73,7 +73,7 @@ def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> di
     """p50 and p99 of the servers in microseconds, and the ratios of alternating runs."""
     requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
-        request.target.normalizer = normalizer
+        request.model_spec.normalizer = normalizer
     with keeping_apart() as cpus, our_server(index, cpus) as address:
         ours = stub_of(address)
         reply = ours.TopK(requests[0])

@@ -171,13 +171,13 @@ class Clocked:
     """A decoder with the time of its calls."""
 
     decoder: Any
-    target: dict[str, Any]
+    spec: dict[str, Any]
     nanoseconds: int = 0
     rows: int = 0
 
     def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> Any:
         start = thread_time_ns()
-        reply = self.decoder.beam_step(hidden, scores, **options, **self.target)
+        reply = self.decoder.beam_step(hidden, scores, **options, **self.spec)
         self.nanoseconds += thread_time_ns() - start
         self.rows += len(hidden)
         return reply
@@ -207,7 +207,7 @@ def main() -> None:
         racing = {name: Clocked(peer, {}) for name, peer in peers(index.softmax).items()}
         racing["full"] = Clocked(local, {"head": "full"})
         points = {n: t for n, t in POINTS.items() if t.get("head", "full") in index.heads}
-        racing |= {name: Clocked(local, target) for name, target in points.items()}
+        racing |= {name: Clocked(local, spec) for name, spec in points.items()}
         if options.also:
             racing[WITHOUT_TARGET] = Clocked(LocalDecoder(open_index(options.also)), {})
         searches[f"beam {beams}"] = _search(module, model, pairs, racing, beams)

@@ -24,7 +24,7 @@ from demo.published import CACHE, MODELS, model_file
 from demo.show import Stages
 from demo.truth import argmax
 from logitsieve.api.errors import LogitsieveError
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import Generation, LlamaContext, attach, generate
 from logitsieve.decoding import LocalDecoder
@@ -34,7 +34,7 @@ from logitsieve.index_builder import BuildConfig, build
 from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
 ALONE = "llama.cpp alone"
-WAYS: Mapping[str, Target] = {
+WAYS: Mapping[str, ModelSpec] = {
     f"max_error {grade:g}": {"head": "sketch", "max_error": grade} for grade in GRADES
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from benchmarks.raw import GRADED, grades_of
-from logitsieve.api.keywords import SampleOptions, Target
+from logitsieve.api.keywords import ModelSpec, SampleOptions
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp import LlamaContext
@@ -100,12 +100,12 @@ def contenders(
     gguf = context.gguf
     own = CHAINS[context.host.engine](context, drawing) if drawing else DenseOutput()
     found: dict[str, OutputHead | None] = {PEER: own, BODY: None}
-    for name, target in heads_of(decoder).items():
-        found[name] = DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)
+    for name, spec in heads_of(decoder).items():
+        found[name] = DecoderOutput(decoder, spec, gguf.vocab_size, gguf.softcap)
     return found
 
 
-def heads_of(decoder: LocalDecoder) -> dict[str, Target]:
+def heads_of(decoder: LocalDecoder) -> dict[str, ModelSpec]:
     """A request for each of HEADS that the decoder's index has."""
     graded, heads = grades_of(decoder.index), decoder.index.manifest.heads
     return {

@@ -101,14 +101,14 @@ def count_heads(
     names: Collection[str] = HEADS,
 ) -> None:
     """Count the answers of each head, right if it is so one context a call and AT_ONCE a call."""
-    for name, target in heads_of(decoder).items():
+    for name, spec in heads_of(decoder).items():
         if name not in names:
             continue
         right, proven = np.ones(len(best), np.bool_), np.ones(len(best), np.bool_)
         for size in (1, AT_ONCE):
             for start in range(0, len(best), size):
                 part = slice(start, start + size)
-                top = decoder.topk(hidden[part], 1, **target)
+                top = decoder.topk(hidden[part], 1, **spec)
                 right[part] &= top.ids[:, 0] == best[part]
                 proven[part] &= top.answer.proven
         count(found, name, right, proven)

@@ -106,7 +106,7 @@ def requests(plan: Plan) -> list[bytes]:
         hidden = np.asarray(contexts[start : start + plan.rows], np.float32)
         request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
         if plan.head:
-            request.target.head.name = plan.head
+            request.model_spec.head.name = plan.head
         if plan.alone:
             request.constraints.SetInParent()
         made.append(request.SerializeToString())

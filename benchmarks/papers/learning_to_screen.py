@@ -18,7 +18,7 @@ from benchmarks.race.peers.adaptive_softmax import AdaptiveSoftmax, label
 from benchmarks.race.peers.fgd import fitted_head
 from benchmarks.race.prepare import SHARED
 from benchmarks.timing import race
-from logitsieve.api.keywords import NormalizerName, Purpose, Target
+from logitsieve.api.keywords import ModelSpec, NormalizerName, Purpose
 from logitsieve.api.results import BeamStepReply, Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.decoding import LocalDecoder
@@ -72,21 +72,21 @@ class WalkingDecoder(LocalDecoder):
         self._walk = fitted_head(data.softmax, best_ids, data.heldout[:TIMED])
         self._engines = cache(partial(LocalEngine, self.name, index, self._walk))
 
-    def engine_for(self, target: Target, rows: int, k: int, over: Purpose = "") -> LocalEngine:
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, over: Purpose = "") -> LocalEngine:
         """See `Decoder`."""
-        return self._engines(target.get("normalizer", ""))
+        return self._engines(spec.get("normalizer", ""))
 
 
 class Clocked:
     """Steps of a decoder at one point, timed."""
 
-    def __init__(self, decoder: LocalDecoder, target: Target) -> None:
-        self._decoder, self._target = decoder, target
+    def __init__(self, decoder: LocalDecoder, spec: ModelSpec) -> None:
+        self._decoder, self._spec = decoder, spec
         self.seconds, self.rows = 0.0, 0
 
     def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> BeamStepReply:
         start = perf_counter()
-        reply = self._decoder.beam_step(hidden, scores, **{**options, **self._target})
+        reply = self._decoder.beam_step(hidden, scores, **{**options, **self._spec})
         self.seconds, self.rows = self.seconds + perf_counter() - start, self.rows + len(hidden)
         return reply
 
@@ -185,8 +185,10 @@ def table_6(options: Options) -> Rows:
             yield {"head": head, "perplexity": perplexity, "us_per_row": us, "data": data.name}
 
 
-def scored(decoder: LocalDecoder, target: Target, hidden: Float32, words: np.ndarray) -> np.ndarray:
-    return decoder.score(hidden, words, **target).log_probs
+def scored(
+    decoder: LocalDecoder, spec: ModelSpec, hidden: Float32, words: np.ndarray
+) -> np.ndarray:
+    return decoder.score(hidden, words, **spec).log_probs
 
 
 def first_word(way: Way, hidden: Float32, k: int) -> np.ndarray:

@@ -7,10 +7,10 @@ import numpy as np
 
 from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 
-PROOF: Target = {"head": "sketch", "max_error": 0.0}
-HEADS: Mapping[str, Target] = {
+PROOF: ModelSpec = {"head": "sketch", "max_error": 0.0}
+HEADS: Mapping[str, ModelSpec] = {
     "full": {"head": "full"},
     "sketch 0": PROOF,
     "sketch 0.001": {"head": "sketch", "max_error": 1e-3},

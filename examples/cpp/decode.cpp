@@ -70,9 +70,9 @@ int main(int argc, char** argv) try {
   }
   const auto dim = static_cast<std::size_t>(std::atol(argv[5]));
   const Matrix<float> hidden = read_matrix(argv[3], dim), embedding = read_matrix(argv[4], dim);
-  logitsieve::pb::Target target;
-  target.set_model(argv[2]);
-  logitsieve::DecoderClient decoder(argv[1], target);
+  logitsieve::pb::ModelSpec model_spec;
+  model_spec.set_model(argv[2]);
+  logitsieve::DecoderClient decoder(argv[1], model_spec);
   if (argc == 7) {
     time_calls(decoder, hidden, std::max(1, std::atoi(argv[6])));
     return 0;

@@ -81,11 +81,11 @@ class DecoderClient {
  public:
   // `address` is HOST:PORT. The channel is shared by all threads and reconnects by itself. Calls are
   // sent again while the server is away, which changes no answer: draws depend on their seeds alone.
-  explicit DecoderClient(const std::string& address, pb::Target target = {},
+  explicit DecoderClient(const std::string& address, pb::ModelSpec model_spec = {},
                          std::string api_key = {},
                          std::shared_ptr<grpc::ChannelCredentials> credentials =
                              grpc::InsecureChannelCredentials())
-      : target_(std::move(target)), api_key_(std::move(api_key)) {
+      : model_spec_(std::move(model_spec)), api_key_(std::move(api_key)) {
     grpc::ChannelArguments options;
     options.SetMaxReceiveMessageSize(-1);
     options.SetServiceConfigJSON(R"({"methodConfig": [{
@@ -137,7 +137,7 @@ class DecoderClient {
  private:
   template <typename Request>
   void begin(Request* request, const Matrix<float>& hidden) {
-    *request->mutable_target() = target_;
+    *request->mutable_model_spec() = model_spec_;
     put(request->mutable_hidden(), hidden.values.data(), hidden.rows, hidden.cols);
   }
 
@@ -149,7 +149,7 @@ class DecoderClient {
     if (const grpc::Status status = call(&context); !status.ok()) throw CallFailed(status);
   }
 
-  pb::Target target_;
+  pb::ModelSpec model_spec_;
   std::string api_key_;
   std::unique_ptr<pb::Decoder::Stub> stub_;
 };

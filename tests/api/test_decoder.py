@@ -11,16 +11,16 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import (
     DEFAULTS,
     BeamOptions,
+    ModelSpec,
     SampleOptions,
-    Target,
     asked_width,
     check_keywords,
-    resolved_target,
+    resolved_spec,
 )
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.decoding import LocalDecoder
 
-OPTIONS = {"topk": Target, "score": Target, "sample": SampleOptions, "beam_step": BeamOptions}
+OPTIONS = {"topk": ModelSpec, "score": ModelSpec, "sample": SampleOptions, "beam_step": BeamOptions}
 
 
 @pytest.mark.parametrize("decoder", [Decoder, LocalDecoder, RemoteDecoder, AsyncRemoteDecoder])
@@ -39,15 +39,15 @@ def test_every_keyword_is_in_signature_and_help(decoder: Any, method: str, optio
 
 def test_keywords_have_defaults_and_others_are_refused() -> None:
     assert DEFAULTS.keys() == SampleOptions.__annotations__.keys() | BeamOptions.__annotations__
-    check_keywords(Target, {"head": "full", "knobs": None})
+    check_keywords(ModelSpec, {"head": "full", "knobs": None})
     with pytest.raises(TypeError, match="unknown keyword: temprature; allowed: model, head"):
         check_keywords(SampleOptions, {"temprature": 0.5})
 
 
 @pytest.mark.parametrize("width", [1e-9, 100, np.float32(0.5)])
 def test_a_width_is_a_number_of_nats(width: Any) -> None:
-    assert asked_width(width) == resolved_target({"width": width}).width == float(width)
-    assert asked_width(None) == resolved_target({"exact": True}).width == inf
+    assert asked_width(width) == resolved_spec({"width": width}).width == float(width)
+    assert asked_width(None) == resolved_spec({"exact": True}).width == inf
 
 
 @pytest.mark.parametrize("width", [0, -1.0, 1e-10, 101, inf, float("nan"), True, "1", [1.0]])

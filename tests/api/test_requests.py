@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.keywords import BeamOptions, SampleOptions
-from logitsieve.api.requests import Beams, Sampling, score_targets
+from logitsieve.api.requests import Beams, Sampling, scored_ids
 from tests.refusals import refused
 
 
@@ -19,8 +19,8 @@ def stepped(rows: int = 4, **changes: Any) -> Beams:
     return Beams.of(rows, scores, beams_in, beams_out, cast(BeamOptions, options))
 
 
-def scored(targets: Any) -> np.ndarray:
-    return score_targets(targets, 2)
+def scored(token_ids: Any) -> np.ndarray:
+    return scored_ids(token_ids, 2)
 
 
 def test_how_to_draw() -> None:
@@ -67,8 +67,8 @@ def test_one_seed_is_spread_over_the_rows(seed: Any) -> None:
         (stepped, "finished", ([0] * 4, [True] * 3, [1.0] * 4)),
         (stepped, "eos_ids", ([-1], [2**31], [1.5], 3, ["1"], [True], None)),
         (stepped, "length_penalty", (np.nan, 11, -11, "1", None)),
-        (scored, "targets", ([1], [1, 2, 3], [[1], [2, 3]], [[], []], [[[1]], [[2]]], 3, None)),
-        (scored, "targets", ([1.0, 2.0], [True, False], ["1", "2"], [-1, 2], [1, 2**31])),
+        (scored, "token_ids", ([1], [1, 2, 3], [[1], [2, 3]], [[], []], [[[1]], [[2]]], 3, None)),
+        (scored, "token_ids", ([1.0, 2.0], [True, False], ["1", "2"], [-1, 2], [1, 2**31])),
     ],
 )
 def test_wrong_arguments(make: Any, field: str, values: tuple[Any, ...]) -> None:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.cli.generate import DENSE, Handover
 from logitsieve.client.llamacpp import LlamaContext, attach
 from logitsieve.decoding import LocalDecoder
@@ -36,7 +36,7 @@ class Making:
 def generated(context: LlamaContext, making: Any = None) -> tuple[list[int], Handover, str]:
     """Six tokens, after two of which the index is made: ids, what answers and the cost."""
     with attach(context, None) as attached:
-        handover = Handover(attached, None, making, Target(head=DENSE), threads=1)
+        handover = Handover(attached, None, making, ModelSpec(head=DENSE), threads=1)
         generation = attached.generate(PROMPT, max_tokens=6)
         for number, _ in enumerate(generation):
             if making is not None and number == 1:
@@ -71,5 +71,5 @@ def test_llama_cpp_answers_without(make_gguf: Make, capsys: pytest.CaptureFixtur
     assert cost.endswith("all 560 logits of each")
     assert capsys.readouterr().err == "No index could be made: out of luck\n"
     making, unused = Making(error="out of luck"), cast(Any, None)
-    Handover(unused, None, cast(Any, making), Target(head=DENSE), threads=1).end(wait=True)
+    Handover(unused, None, cast(Any, making), ModelSpec(head=DENSE), threads=1).end(wait=True)
     assert capsys.readouterr().err == "After 3 s the index could not be made: out of luck\n"

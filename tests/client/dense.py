@@ -9,7 +9,7 @@ import torch
 from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder, EngineBase
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Purpose, Target
+from logitsieve.api.keywords import ModelSpec, Purpose
 from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
 from logitsieve.api.results import (
     Answer,
@@ -34,20 +34,20 @@ class DenseDecoder(Decoder):
     def __init__(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         self.weight = np.asarray(weight, np.float64)
         self.bias = np.zeros(len(weight)) if bias is None else np.asarray(bias, np.float64)
-        self.asked: list[tuple[str, Any]] = []  # (method, target)
+        self.asked: list[tuple[str, Any]] = []  # (method, spec)
 
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_hidden(hidden, self.weight.shape[1])
 
-    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Any:
-        asked = {name: value for name, value in target.items() if name in Target.__annotations__}
-        return DenseEngine(self, cast("Target", asked))
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Any:
+        asked = {name: value for name, value in spec.items() if name in ModelSpec.__annotations__}
+        return DenseEngine(self, cast("ModelSpec", asked))
 
 
 @dataclass(frozen=True)
 class DenseEngine(EngineBase):
     decoder: DenseDecoder
-    target: Target
+    spec: ModelSpec
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         k, logits = request.k, self._asked("topk", request.hidden, request.constraints)
@@ -55,12 +55,12 @@ class DenseEngine(EngineBase):
             raise InvalidRequest("k", k, "as many as the constraints leave")
         ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
         best = np.take_along_axis(logits, ids, axis=1).astype(np.float32)
-        normalizer = self.target.get("normalizer") or ""
+        normalizer = self.spec.get("normalizer") or ""
         return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
         logits = self._asked("score", request.hidden, request.constraints)
-        found = np.take_along_axis(log_softmax(logits), request.targets, axis=1)
+        found = np.take_along_axis(log_softmax(logits), request.token_ids, axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "full"))
 
     def _sample(self, request: SampleRequest) -> SampleReply:
@@ -76,7 +76,7 @@ class DenseEngine(EngineBase):
         ]
         ids = (logits[:, None] + noise).argmax(axis=2)
         log_probs = np.take_along_axis(log_softmax(logits), ids, axis=1)
-        answer = self._answer(logits, self.target.get("normalizer") or "")
+        answer = self._answer(logits, self.spec.get("normalizer") or "")
         return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
@@ -100,7 +100,7 @@ class DenseEngine(EngineBase):
         return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "full"))
 
     def _asked(self, method: str, hidden: ArrayLike, constraints: Limits = None) -> Float64:
-        self.decoder.asked.append((method, self.target))
+        self.decoder.asked.append((method, self.spec))
         return self._logits(hidden, constraints)
 
     def _logits(self, hidden: ArrayLike, constraints: Constraints | None = None) -> Float64:
@@ -167,4 +167,4 @@ def generate(model: Any, **options: Any) -> list[list[int]]:
 
 
 def targets_of(decoder: DenseDecoder) -> list[str]:
-    return [target.get("normalizer") or "" for method, target in decoder.asked if method == "topk"]
+    return [spec.get("normalizer") or "" for method, spec in decoder.asked if method == "topk"]

@@ -72,8 +72,8 @@ def test_the_normalizer_and_the_target_are_the_callers(language_model: Any) -> N
     with attach(language_model, decoder, normalizer="lowrank", model="lm", head="sketch"):
         generate(language_model, num_beams=2)
     assert {"", "lowrank"} >= set(targets_of(decoder))
-    assert all(target["model"] == "lm" for _, target in decoder.asked)
-    assert all(target["head"] == "sketch" for _, target in decoder.asked)
+    assert all(spec["model"] == "lm" for _, spec in decoder.asked)
+    assert all(spec["head"] == "sketch" for _, spec in decoder.asked)
 
 
 @pytest.mark.parametrize("model", ["gpt2", "marian"], indirect=True)

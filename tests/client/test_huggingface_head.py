@@ -87,10 +87,10 @@ def test_greedy_search_asks_for_no_log_z(
     assert set(targets_of(decoder)) == normalizers
 
 
-@pytest.mark.parametrize("target", [{"exact": True}, {"max_error": 0}, {"head": "full"}])
-def test_beams_keep_a_promise_by_an_exact_log_z(language_model: Any, target: Any) -> None:
+@pytest.mark.parametrize("spec", [{"exact": True}, {"max_error": 0}, {"head": "full"}])
+def test_beams_keep_a_promise_by_an_exact_log_z(language_model: Any, spec: Any) -> None:
     decoder = decoder_of(language_model)
-    with attach(language_model, decoder, **target):
+    with attach(language_model, decoder, **spec):
         generate(language_model, num_beams=2)
     assert set(targets_of(decoder)) == {"", "full"}
 
@@ -101,7 +101,7 @@ def test_a_width_goes_with_log_z_alone(language_model: Any) -> None:
         del decoder.asked[:]
         generate(language_model)
         generate(language_model, do_sample=True, top_k=0)
-        assert {target["width"] for _, target in decoder.asked} == {None}
+        assert {spec["width"] for _, spec in decoder.asked} == {None}
         generate(language_model, num_beams=2)
         assert decoder.asked[-1][1]["width"] == 1e-4
 

@@ -78,10 +78,10 @@ def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden: np.ndarr
     expected = logits[range(B), ids] - np.logaddexp.reduce(logits, axis=1)
     decoder = DenseDecoder(weight)
     of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).scores(hidden, ids, 0)
-    np.testing.assert_allclose(of_decoder.targets, expected, atol=1e-5)
+    np.testing.assert_allclose(of_decoder.log_probs, expected, atol=1e-5)
     assert decoder.asked == [("score", {"head": "screen", "normalizer": "full"})]
     dense = DenseOutput().scores(logits.astype(np.float32), ids, 0)
-    np.testing.assert_allclose(dense.targets, expected, atol=1e-5)
+    np.testing.assert_allclose(dense.log_probs, expected, atol=1e-5)
     with pytest.raises(InvalidRequest, match="logprobs: got True, allowed: a model that does not"):
         DecoderOutput(decoder, {}, V, CAP).scores(hidden, ids, 0)
 
@@ -93,7 +93,7 @@ def test_the_best_ids_are_scored_like_targets(weight: np.ndarray, hidden: np.nda
         rows = hidden if head.headless else logits.astype(np.float32)
         scores = head.scores(rows, order[:, 1].tolist(), 3)
         assert scores.ids.tolist() == order[:, :3].tolist()
-        assert (scores.best[:, 1] == scores.targets).all()
+        assert (scores.best[:, 1] == scores.log_probs).all()
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 40, 41, V])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import IndexUnreadable
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.results import Answer
 from logitsieve.decoding import LocalDecoder, answers_on, measured_elsewhere
 from logitsieve.decoding.auto import Auto
@@ -192,11 +192,11 @@ def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
     ]
     decoder, *others = (LocalDecoder(open_index(path)) for path in paths)
     for max_error, limit in ((1e-15, most), (1e-9, most), (1e-3, ANY_ROWS), (0, ANY_ROWS)):
-        target: Target = {"head": "sketch", "max_error": max_error}
-        assert decoder.engine_for(target, 1, 5).answering.most_rows == limit
+        spec: ModelSpec = {"head": "sketch", "max_error": max_error}
+        assert decoder.engine_for(spec, 1, 5).answering.most_rows == limit
         for rows in (1, 2, 3, 22, 23, 70):
-            top = decoder.topk(hidden[:rows], 5, **target)
-            alone = [decoder.topk(row, 5, **target) for row in hidden[:rows]]
+            top = decoder.topk(hidden[:rows], 5, **spec)
+            alone = [decoder.topk(row, 5, **spec) for row in hidden[:rows]]
             assert top.ids.tolist() == [one.ids[0].tolist() for one in alone]
             assert top.answer.head == "sketch"
     for each in others:
@@ -226,7 +226,7 @@ def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -
         answer = decoder.topk(make_hidden(1), 5, **options).answer
         assert used(answer) == ("screen", {"probes": 1})
         assert used(decoder.topk(make_hidden(64), 5, **options).answer) == ("full", {})
-    asked: Target = {"min_precision": 0.9}
+    asked: ModelSpec = {"min_precision": 0.9}
     engines = {decoder.engine_for(asked, rows, k) for rows in (1, 2) for k in (2, 5)}
     assert len(engines) == 1
     assert decoder.engine_for({}, 1, 1) is decoder.engine_for({}, 1, 300)
@@ -237,8 +237,8 @@ def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -
     decoder = opened(tmp_path, kernel_cache, None, p1=0.95)
     assert decoder.points == ()
     assert decoder.topk(make_hidden(1), 1).answer.head == "screen"
-    for target in ({"min_precision": 0.1}, {"exact": True}):
-        assert decoder.topk(make_hidden(1), 1, **target).answer.head == "full"
+    for spec in ({"min_precision": 0.1}, {"exact": True}):
+        assert decoder.topk(make_hidden(1), 1, **spec).answer.head == "full"
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
     )
     decoder = LocalDecoder(open_index(write_model(tmp_path, calibration=measured)))
     asked: dict[str, Any] = {"beams_in": 2, "beams_out": 3}
-    for target, head, normalizer in (
+    for spec, head, normalizer in (
         ({"min_precision": 0.95}, "screen", "approximate"),
         ({"min_precision": 0.99}, "full", "full"),
         ({"exact": True}, "full", "full"),
@@ -425,8 +425,8 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
         ({}, "full", "full"),
         ({"normalizer": "full"}, "full", "full"),
     ):
-        answer = decoder.beam_step(make_hidden(4), **asked, **target).answer
-        assert (answer.head, answer.normalizer) == (head, normalizer), target
+        answer = decoder.beam_step(make_hidden(4), **asked, **spec).answer
+        assert (answer.head, answer.normalizer) == (head, normalizer), spec
 
 
 @pytest.mark.parametrize("hurried", [True, False])

@@ -31,8 +31,8 @@ class Asked(NamedTuple):
     edited: np.ndarray  # [B, V]
     plain: np.ndarray  # [B, V]
 
-    def reply(self, **target: Any) -> BeamStepReply:
-        return self.decoder.beam_step(self.hidden, **self.options, **target)
+    def reply(self, **spec: Any) -> BeamStepReply:
+        return self.decoder.beam_step(self.hidden, **self.options, **spec)
 
     def expected(self, most: int | None = None) -> list[list[Pair]]:
         options, beams = self.options, self.options["beams_in"]

@@ -60,22 +60,22 @@ def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     constraints = data.draw(st.none() | constraints_of(size, rows))
     width = data.draw(st.sampled_from(widths))
     ids = st.lists(st.integers(0, size - 1), min_size=3, max_size=3)
-    targets = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)))
+    token_ids = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)))
     logits = logits64(softmax.weight, softmax.bias, hidden)
     if constraints is not None:
         logits = edited_logits(softmax, hidden, constraints)
     asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
     if not np.isfinite(logits).any(axis=1).all():
         with pytest.raises(InvalidRequest, match="constraints: got nothing left in row"):
-            decoder.score(hidden, targets, **asked)
+            decoder.score(hidden, token_ids, **asked)
         return
-    targets[:, 0] = logits.argmax(axis=1)
-    reply = decoder.score(hidden, targets, **asked)
+    token_ids[:, 0] = logits.argmax(axis=1)
+    reply = decoder.score(hidden, token_ids, **asked)
     answer = reply.answer
     usual = default_normalizer(decoder.index) if width is None else "sketch"
     assert answer.normalizer == (normalizer or usual)
     assert answer.scanned.tolist() == [3] * rows
-    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), targets, 1)
+    true = np.take_along_axis(np.stack([log_probs(row) for row in logits]), token_ids, 1)
     assert (reply.log_probs <= 0).all()
     _, low, high = log_z_in(answer)
     log_z = logits.max(axis=1) - np.array([log_probs(row).max() for row in logits])
@@ -93,11 +93,11 @@ def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
 @pytest.mark.parametrize("width", [1e-6, 0.02])
 def test_a_width_is_kept_alike_in_any_batch(whole: Whole, width: float) -> None:
     decoder, hidden = whole(300, False), make_hidden(20, 8)
-    targets = np.arange(60).reshape(20, 3)
-    together = decoder.score(hidden, targets, width=width)
+    token_ids = np.arange(60).reshape(20, 3)
+    together = decoder.score(hidden, token_ids, width=width)
     for row in range(20):
         part = slice(row, row + 1)
-        alone = decoder.score(hidden[part], targets[part], width=width)
+        alone = decoder.score(hidden[part], token_ids[part], width=width)
         np.testing.assert_array_equal(alone.log_probs, together.log_probs[part])
 
 
@@ -120,8 +120,8 @@ def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
 
 
 def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole) -> None:
-    decoder, hidden, targets = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
-    reply = decoder.score(hidden, targets, head="screen", normalizer="candidates")
+    decoder, hidden, token_ids = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
+    reply = decoder.score(hidden, token_ids, head="screen", normalizer="candidates")
     found = decoder.index.head("screen").candidates(hidden, 1)
     for row in range(2):
         inside = set(found.ids[found.offsets[row] : found.offsets[row + 1]].tolist())
@@ -131,11 +131,11 @@ def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole
 
 
 @pytest.mark.parametrize(
-    ("targets", "options", "field"),
+    ("token_ids", "options", "field"),
     [
-        ([[17]], {}, "targets"),
-        ([[-1]], {}, "targets"),
-        ([[0], [1]], {}, "targets"),
+        ([[17]], {}, "token_ids"),
+        ([[-1]], {}, "token_ids"),
+        ([[0], [1]], {}, "token_ids"),
         ([[0]], {"normalizer": "none"}, "normalizer"),
         ([[0]], {"normalizer": "none", "width": 0.1}, "normalizer"),
         ([[0]], {"normalizer": "candidates", "width": 0.1}, "width"),
@@ -145,6 +145,6 @@ def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole
         ([[0]], {"constraints": Constraints(allowed=[17])}, "constraints.allowed"),
     ],
 )
-def test_refusals(whole: Whole, targets: Any, options: Any, field: str) -> None:
+def test_refusals(whole: Whole, token_ids: Any, options: Any, field: str) -> None:
     with refused(field):
-        whole(17, False).score(make_hidden(1, 8), targets, **options)
+        whole(17, False).score(make_hidden(1, 8), token_ids, **options)

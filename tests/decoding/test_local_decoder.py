@@ -83,7 +83,7 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache
     ("method", "arguments"),
     [
         ("topk", {"k": 1}),
-        ("score", {"targets": [0]}),
+        ("score", {"token_ids": [0]}),
         ("sample", {}),
         ("beam_step", {"beams_in": 1, "beams_out": 1}),
     ],

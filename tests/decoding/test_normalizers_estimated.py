@@ -27,7 +27,7 @@ def test_lowrank_previews_the_others(
     asked, every = CONSTRAINTS[constraints], np.tile(np.arange(300, dtype=np.int32), (4, 1))
     answering = decoder.index.head(head)
     query, lowrank = Query(decoder.index, answering, HIDDEN), cast(Any, NORMALIZERS["lowrank"])
-    logits = lowrank.target_logits(query, every)[1]
+    logits = lowrank.token_logits(query, every)[1]
     assert len([*lowrank._slices(query)]) == 2
     found, exact = answering.candidates(HIDDEN, 1), logits64(SOFTMAX.weight, SOFTMAX.bias, HIDDEN)
     rows = np.repeat(np.arange(4), np.diff(found.offsets))
@@ -59,7 +59,7 @@ def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path,
     hidden, every = make_hidden(3, 20), np.tile(np.arange(77, dtype=np.int32), (3, 1))
     knobs = {"width": 20, "candidates": 1} if head == "svd" else {}
     query = Query(index, index.head(head, **knobs), hidden)
-    logits = NORMALIZERS["lowrank"].target_logits(query, every)[1]
+    logits = NORMALIZERS["lowrank"].token_logits(query, every)[1]
     wanted = logits64(softmax.weight, softmax.bias, hidden)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
 

@@ -247,9 +247,9 @@ def test_equal_rows_draw_independently_without_seeds_and_by_one_seed(decoder: Lo
 @pytest.mark.parametrize("head", ["sketch", "full", "screen"])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_a_normalizer_is_that_of_scores(decoder: LocalDecoder, head: str, normalizer: Any) -> None:
-    target: Any = {"head": head, "normalizer": normalizer}
-    reply = decoder.sample(HIDDEN, 3, seeds=4, **target)
-    scores = decoder.score(HIDDEN, reply.ids, **target)
+    spec: Any = {"head": head, "normalizer": normalizer}
+    reply = decoder.sample(HIDDEN, 3, seeds=4, **spec)
+    scores = decoder.score(HIDDEN, reply.ids, **spec)
     assert reply.answer.normalizer == normalizer
     found, wanted = (present(each.answer.log_z) for each in (reply, scores))
     # An id that was drawn and is no candidate has p = 0 as a target, and counts as a draw.

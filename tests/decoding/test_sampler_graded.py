@@ -71,12 +71,12 @@ def test_draws_at_a_grade_are_those_of_exact(
 ) -> None:
     asked: dict[str, Any] = {"seeds": range(5), "step": 3, "log_probs": log_probs, **options}
     wanted = graded.sample(HIDDEN, samples, head="full", **asked)
-    for target in ({}, {"max_error": 1e-3}, {"max_error": 0.0}, {"exact": True}):
-        reply = graded.sample(HIDDEN, samples, **asked, **target)
+    for spec in ({}, {"max_error": 1e-3}, {"max_error": 0.0}, {"exact": True}):
+        reply = graded.sample(HIDDEN, samples, **asked, **spec)
         np.testing.assert_array_equal(reply.ids, wanted.ids)
-        proven = target in ({"max_error": 0.0}, {"exact": True})
+        proven = spec in ({"max_error": 0.0}, {"exact": True})
         assert reply.answer.proven.all() or not proven
-        most = 0.0 if proven else target.get("max_error", MAX_ERROR)
+        most = 0.0 if proven else spec.get("max_error", MAX_ERROR)
         assert (reply.answer.max_errors <= most).all()
         if log_probs:
             error = reply.answer.log_z_error

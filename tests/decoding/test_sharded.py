@@ -10,7 +10,7 @@ import pytest
 
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InternalError, ModelNotFound, ShardUnavailable, Unavailable
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import RowRange
 from logitsieve.decoding import LocalDecoder, Shard, ShardedDecoder, open_sharded
@@ -65,7 +65,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("asked", [None, 1e-15, 1e-3, 0.25])
 def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | None) -> None:
-    grade: Target = {"head": "sketch"} if asked is None else {"max_error": asked}
+    grade: ModelSpec = {"head": "sketch"} if asked is None else {"max_error": asked}
     chance = asked or 1e-15
     decoder = LocalDecoder(open_index(levels))
     sharded = open_sharded(split_index(levels, tmp_path / "lm" / "2", 3))
@@ -85,8 +85,8 @@ def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | N
             proven = calls > 1 and not kept  # shards compute all logits of draws from all ids
             np.testing.assert_allclose(drawn.max_errors, 0.0 if proven else calls * chance)
     draws, proof = (
-        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, **target)
-        for target in (grade, Target(head="full"))
+        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, **spec)
+        for spec in (grade, ModelSpec(head="full"))
     )
     np.testing.assert_equal(draws[:2], proof[:2])
     np.testing.assert_allclose(draws.answer.max_errors, np.where(draws.answer.proven, 0.0, chance))
@@ -153,11 +153,11 @@ def test_log_z_lies_in_its_interval(sharded: ShardedDecoder, name: str, normaliz
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_scores_keep_the_width(local: LocalDecoder, sharded: ShardedDecoder, name: str) -> None:
-    targets = np.random.default_rng(1).integers(0, V, (9, 6))
-    targets[:, :3] = [3, 256, 1299]
-    targets[:, 4] = targets[:, 3]
+    token_ids = np.random.default_rng(1).integers(0, V, (9, 6))
+    token_ids[:, :3] = [3, 256, 1299]
+    token_ids[:, 4] = token_ids[:, 3]
     one, other = (
-        each.score(HIDDEN, targets, constraints=CONSTRAINTS[name], width=1e-5)
+        each.score(HIDDEN, token_ids, constraints=CONSTRAINTS[name], width=1e-5)
         for each in (local, sharded)
     )
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=3e-5)
@@ -377,7 +377,7 @@ def test_when_a_draw_is_sure(off: float, least: float, gap: float, settled: bool
         ("constraints", lambda d: d.topk(HIDDEN, 4, constraints=Constraints(allowed=[1, 2, 900]))),
         ("hidden", lambda d: d.topk(HIDDEN[:, :5], 1)),
         ("hidden[2]", lambda d: d.topk(np.where(np.arange(9)[:, None] == 2, np.nan, HIDDEN), 1)),
-        ("targets", lambda d: d.score(HIDDEN, np.full((9, 1), V))),
+        ("token_ids", lambda d: d.score(HIDDEN, np.full((9, 1), V))),
         ("constraints.banned", lambda d: d.topk(HIDDEN, 1, constraints=Constraints(banned=[V]))),
         ("constraints", lambda d: d.sample(HIDDEN, constraints=Constraints(allowed=[]))),
         ("normalizer", lambda d: d.topk(HIDDEN, 1, normalizer="lowrank")),

@@ -80,8 +80,8 @@ def test_the_writer_asks_for_each_head_of_the_model() -> None:
     found = list(writer.compare(["w1 w2", "w3"], beams=2))
     assert [each.prompt for each in found] == ["w1 w2", "w1 w2", "w3", "w3"]
     assert [each.search for each in found] == ["greedy", "beam 2"] * 2
-    targets = {(method, target["model"], target["head"]) for method, target in decoder.asked}
-    assert targets == {(method, "demo@7", head) for method, head in product(METHODS, HEADS)}
+    specs = {(method, spec["model"], spec["head"]) for method, spec in decoder.asked}
+    assert specs == {(method, "demo@7", head) for method, head in product(METHODS, HEADS)}
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,14 @@ def test_topk(pair: Pair, head: Any, normalizer: Any, constraints: Any) -> None:
 
 @pytest.mark.parametrize("normalizer", [None, "full", "sketch"])
 @pytest.mark.parametrize("constraints", [None, RULES])
-@pytest.mark.parametrize("targets", [TARGETS, TARGETS[:, 0]])
-def test_scores(pair: Pair, normalizer: Any, constraints: Any, targets: np.ndarray) -> None:
+@pytest.mark.parametrize("token_ids", [TARGETS, TARGETS[:, 0]])
+def test_scores(pair: Pair, normalizer: Any, constraints: Any, token_ids: np.ndarray) -> None:
     asked: Any = {"normalizer": normalizer, "constraints": constraints}
-    scored = pair[0].score(there(HIDDEN), there(targets), **asked)
-    full = pair[1].score(HIDDEN, targets, normalizer="full", constraints=constraints)
+    scored = pair[0].score(there(HIDDEN), there(token_ids), **asked)
+    full = pair[1].score(HIDDEN, token_ids, normalizer="full", constraints=constraints)
     np.testing.assert_allclose(on_host(scored).log_probs, full.log_probs, atol=2e-6)
     if normalizer == "full":
-        assert_all_same(pair, "score", HIDDEN, targets, **asked)
+        assert_all_same(pair, "score", HIDDEN, token_ids, **asked)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "topk, sampled": ("topk", {"k": 5, "head": "full", "normalizer": "sampled"}),
     "topk, proven": ("topk", {"k": 5, "normalizer": "full"}),
     "bounds": ("topk", {"k": 5, "head": "sketch", "normalizer": "sketch"}),
-    "score": ("score", {"targets": TARGETS}),
+    "score": ("score", {"token_ids": TARGETS}),
     "draws, full": ("sample", {"samples": 3, "seeds": 1, "head": "full"}),
     "draws": ("sample", {"samples": 3, "seeds": 1, "exact": True}),
     "draws, cold": ("sample", {"samples": 3, "seeds": 2, "temperature": 0.5, "exact": True}),
@@ -128,7 +128,7 @@ OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_every_operation_answers_as_over_float32(kind: str, pairs: Callable[..., Pair]) -> None:
     pair = pairs(kind, 2)
     for (name, (method, asked)), rows in product(OPERATIONS.items(), ROWS):
-        sized = {"targets": TARGETS[:rows], "beams_in": asked.get("beams_in") or rows}
+        sized = {"token_ids": TARGETS[:rows], "beams_in": asked.get("beams_in") or rows}
         each = {name: sized.get(name, value) for name, value in asked.items()}
         call = methodcaller(method, hidden_for(pair, rows), **each)
         assert_same(pair, call, LocalDecoder, name)

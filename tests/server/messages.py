@@ -19,12 +19,12 @@ Code = grpc.StatusCode
 DOCUMENTED = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED}
 
 ROWS = 4
-TARGET = pb.Target(model="demo")
+SPEC = pb.ModelSpec(model="demo")
 HIDDEN = put(pb.Tensor(), make_hidden(ROWS))
 GOOD: dict[str, Any] = {
-    "TopK": pb.TopKRequest(target=TARGET, hidden=HIDDEN, k=3),
+    "TopK": pb.TopKRequest(model_spec=SPEC, hidden=HIDDEN, k=3),
     "BeamStep": pb.BeamStepRequest(
-        target=TARGET,
+        model_spec=SPEC,
         hidden=HIDDEN,
         beams_in=2,
         beams_out=3,
@@ -35,7 +35,7 @@ GOOD: dict[str, Any] = {
         length_penalty=0.6,
     ),
     "Sample": pb.SampleRequest(
-        target=TARGET,
+        model_spec=SPEC,
         hidden=HIDDEN,
         samples=2,
         seeds=put(pb.Tensor(), np.arange(ROWS, dtype=np.uint64)),
@@ -46,11 +46,11 @@ GOOD: dict[str, Any] = {
         min_p=0.01,
     ),
     "Score": pb.ScoreRequest(
-        target=TARGET, hidden=HIDDEN, targets=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
+        model_spec=SPEC, hidden=HIDDEN, token_ids=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
     ),
 }
 LARGE = make_hidden(64)  # more than 100 us of an uncalibrated model: it goes to the pool
-LARGE_REQUEST = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), LARGE), k=3)
+LARGE_REQUEST = pb.TopKRequest(model_spec=SPEC, hidden=put(pb.Tensor(), LARGE), k=3)
 RESPONSES = {rpc.name: rpc.response for rpc in RPCS}
 FIELDS = {rpc.name: rpc.field for rpc in RPCS}
 

@@ -104,7 +104,7 @@ CONSTRAINTS = {
 }
 
 
-TARGETS: list[dict[str, Any]] = [
+SPECS: list[dict[str, Any]] = [
     {},
     {"head": "full"},
     {"head": "screen", "knobs": {"probes": 3}},
@@ -128,14 +128,14 @@ OTHER: list[dict[str, Any]] = [
 # Rows, and options.
 CASES: list[tuple[int, dict[str, Any]]] = [
     *((4, {"model": "demo", "constraints": each}) for each in CONSTRAINTS.values()),
-    *((rows, {"model": "demo", **target}) for rows in (2, 64) for target in TARGETS),
-    *((4, {"model": "other", **target}) for target in OTHER),
+    *((rows, {"model": "demo", **spec}) for rows in (2, 64) for spec in SPECS),
+    *((4, {"model": "other", **spec}) for spec in OTHER),
 ]
 
 
 @pytest.mark.parametrize(("rows", "options"), CASES)
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_constraints_and_targets(
+def test_constraints_and_scored_ids(
     remote: Decoder,
     local: LocalDecoder,
     whole: LocalDecoder,
@@ -233,7 +233,7 @@ REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
         ],
     },
     "score": {
-        "targets": [[1, 2, 3], [1.0, 2.0], [1, 300], [1, -1], [[], []]],
+        "token_ids": [[1, 2, 3], [1.0, 2.0], [1, 300], [1, -1], [[], []]],
         "constraints": [Constraints(allowed=[[1]] * 3)],
         "normalizer": ["none"],
     },
@@ -258,7 +258,7 @@ REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
 }
 GIVEN: dict[str, dict[str, Any]] = {
     "topk": {"k": 1},
-    "score": {"targets": [1, 2]},
+    "score": {"token_ids": [1, 2]},
     "sample": {},
     "beam_step": {"beams_in": 2, "beams_out": 2},
 }

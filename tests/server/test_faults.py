@@ -20,7 +20,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.conftest import Serve
-from tests.server.messages import LARGE_REQUEST, TARGET, RawStream, asked
+from tests.server.messages import LARGE_REQUEST, SPEC, RawStream, asked
 from tests.server.running import WAIT_S, lasting_port, started, write_model
 from tests.synthetic import make_hidden
 
@@ -86,7 +86,7 @@ def test_who_does_not_read_delays_none_and_loses_nothing(serve: Serve, expected:
     messages = 500
     with serve() as run:
         slow = RawStream(run.channel)
-        request = pb.TopKRequest(target=TARGET, hidden=LARGE_REQUEST.hidden, k=200)
+        request = pb.TopKRequest(model_spec=SPEC, hidden=LARGE_REQUEST.hidden, k=200)
         slow.send(*(asked("TopK", number, request) for number in range(messages)))
         for _ in range(20):
             assert_right(run.client.topk(HIDDEN, 5, model="demo"), expected)

@@ -46,7 +46,7 @@ FILTERS = {*Sampling._fields} - OF_A_CALL
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
 def test_the_wire_and_the_methods_have_every_field(request_: Request[Any]) -> None:
     rpc = RPC_OF[type(request_)]
-    fields_ = {"target", "hidden", "constraints", *request_.options}
+    fields_ = {"model_spec", "hidden", "constraints", *request_.options}
     assert {*rpc.request.DESCRIPTOR.fields_by_name} == fields_
     parameters = inspect.signature(getattr(Decoder, rpc.method)).parameters
     assert {*request_.options} <= parameters.keys()

@@ -25,7 +25,7 @@ from logitsieve.server.precision import (
     judge,
     shares,
 )
-from logitsieve.server.rpc.codec import to_resolved_target
+from logitsieve.server.rpc.codec import to_resolved_spec
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.oracle import best, log_sum_exp, logits64
 from tests.server.materials import TARGET_PRECISION, contexts, write_domains
@@ -33,8 +33,8 @@ from tests.server.running import WAIT_S, Loop
 from tests.server.test_metrics import samples
 from tests.synthetic import make_softmax
 
-AUTO = to_resolved_target(pb.Target())
-SCREEN = to_resolved_target(pb.Target(head=pb.Head(name="screen", knobs={"probes": 1})))
+AUTO = to_resolved_spec(pb.ModelSpec())
+SCREEN = to_resolved_spec(pb.ModelSpec(head=pb.Head(name="screen", knobs={"probes": 1})))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
         np.testing.assert_allclose(judgement.missed_mass, mass, rtol=1e-4)
         missed += bool(lost)
     assert missed > 10
-    sample = sampled(served, contexts(2, 1), 5, to_resolved_target(pb.Target(exact=True)))
+    sample = sampled(served, contexts(2, 1), 5, to_resolved_spec(pb.ModelSpec(exact=True)))
     assert sample.answer.proven.all()
     judgement = judge(sample)  # a proven answer is its own truth
     assert (judgement.hits, judgement.missed_mass) == ({1: 1.0, 5: 5.0}, 0.0)

@@ -9,7 +9,7 @@ import pytest
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import ids_by_digest
-from tests.server.messages import TARGET, RawStream
+from tests.server.messages import SPEC, RawStream
 from tests.server.running import WAIT_S, Loop, Running, administered, config_for, write_model
 from tests.synthetic import make_hidden
 
@@ -23,7 +23,7 @@ def ask_until(
     """The versions that answered; without retries, so that a call that fails is an error."""
     hidden, versions = make_hidden(rows), set[str]()
     expected = ids_by_digest(models, hidden, K)
-    request = pb.TopKRequest(target=TARGET, hidden=put(pb.Tensor(), hidden), k=K)
+    request = pb.TopKRequest(model_spec=SPEC, hidden=put(pb.Tensor(), hidden), k=K)
     on = RawStream(run.channel)
     while not stopping.is_set():
         if stream:

@@ -4,7 +4,7 @@ Claims: an interval contains log Z; a log-probability is never above 0, nor abov
 `proven` is set, it is the float32 nearest to the truth or the one before; and the probabilities of
 all ids add up to at most 1.
 
-Shape letters: B batch rows, D hidden size, V vocabulary, T targets.
+Shape letters: B batch rows, D hidden size, V vocabulary, T scored ids.
 """
 
 from decimal import Decimal
@@ -59,8 +59,8 @@ def judged(
     normalizer: NormalizerName,
     constraints: Constraints | None,
 ) -> Tally:
-    targets = np.tile(np.arange(logits.shape[1]), (len(logits), 1))
-    reply = decoder.score(hidden, targets, normalizer=normalizer, constraints=constraints)
+    token_ids = np.tile(np.arange(logits.shape[1]), (len(logits), 1))
+    reply = decoder.score(hidden, token_ids, normalizer=normalizer, constraints=constraints)
     printed, proven, tally = reply.log_probs, reply.answer.proven, Tally()
     truth_z = log_z(logits)
     truth = log_probs(logits, truth_z)

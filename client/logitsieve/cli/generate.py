@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target, asked_max_error
+from logitsieve.api.keywords import ModelSpec, asked_max_error
 from logitsieve.cli.options import (
     ENGINE,
     AsJson,
@@ -184,9 +184,9 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         else:
             decoder, making = index_of_cache(context.gguf, threads, options.engine)
             head = DENSE if decoder is None else SKETCH
-        target = target_of(head, options.max_error)
-        with making or nullcontext(), attach(context, decoder, **target) as attached:
-            handover = Handover(attached, decoder, making, target, threads)
+        spec = spec_of(head, options.max_error)
+        with making or nullcontext(), attach(context, decoder, **spec) as attached:
+            handover = Handover(attached, decoder, making, spec, threads)
             if making is not None and options.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for the index
             drafter = PromptLookup() if options.lookup else None
@@ -262,12 +262,12 @@ class Handover:
         attached: LlamaAttachment,
         decoder: LocalDecoder | None,
         making: BackgroundIndex | None,
-        target: Target,
+        spec: ModelSpec,
         threads: int,
     ) -> None:
-        self.head, self.decoder = target["head"], decoder
+        self.head, self.decoder = spec["head"], decoder
         self._attached, self._making = attached, making
-        self._target, self._threads = target, threads
+        self._spec, self._threads = spec, threads
         self._before: GenerationCost | None = None  # at the handover
 
     def follow(self, counts: GenerationCost) -> None:
@@ -280,8 +280,8 @@ class Handover:
             self._say(f"No index could be made: {making.error}")
             return
         self.decoder, self.head = making.decoder, SKETCH
-        self._target = {**self._target, "head": SKETCH}
-        self._attached.swap(making.decoder, **self._target)
+        self._spec = {**self._spec, "head": SKETCH}
+        self._attached.swap(making.decoder, **self._spec)
         self._before = replace(counts)
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
@@ -311,7 +311,7 @@ class Handover:
         if self.decoder is None or self.head == DENSE:
             return _dense(counts, vocab_size)
         scanned = counts.scanned / counts.tokens
-        engine = self.decoder.engine_for(self._target, 1, 1)
+        engine = self.decoder.engine_for(self._spec, 1, 1)
         max_error, most = engine.max_error, engine.answering.most_rows
         certain = f"{counts.proven} tokens proven"
         if 0 < max_error < 1:
@@ -338,8 +338,8 @@ def head_of(decoder: LocalDecoder, asked: str) -> str:
     return chosen
 
 
-def target_of(head: str, max_error: float | None) -> Target:
-    return Target(head=head) if max_error is None else Target(head=head, max_error=max_error)
+def spec_of(head: str, max_error: float | None) -> ModelSpec:
+    return ModelSpec(head=head) if max_error is None else ModelSpec(head=head, max_error=max_error)
 
 
 def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:

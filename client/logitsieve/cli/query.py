@@ -11,7 +11,7 @@ import typer
 from numpy.lib.format import read_array
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NormalizerName, Target
+from logitsieve.api.keywords import ModelSpec, NormalizerName
 from logitsieve.api.requests import checked_temperature
 from logitsieve.api.results import SampleReply, TopKReply
 from logitsieve.cli.options import KNOB, AsJson, flag, numbers, read_text, read_words
@@ -97,7 +97,7 @@ class QueryOptions:
     )
 
     def ask(self, client: DecoderClient, rows: np.ndarray) -> TopKReply | SampleReply:
-        target = Target(
+        spec = ModelSpec(
             model=self.model,
             head=self.head,
             knobs=numbers("knob", self.knob),
@@ -109,11 +109,11 @@ class QueryOptions:
         )
         if self.num_samples:
             return client.sample(
-                rows, self.num_samples, seeds=self.seed, temperature=self.temperature, **target
+                rows, self.num_samples, seeds=self.seed, temperature=self.temperature, **spec
             )
         if self.width is None:
-            target["normalizer"] = self.normalizer or "full"
-        return client.topk(rows, self.k, **target)
+            spec["normalizer"] = self.normalizer or "full"
+        return client.topk(rows, self.k, **spec)
 
 
 def command(

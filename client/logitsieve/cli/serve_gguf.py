@@ -18,7 +18,7 @@ from logitsieve.cli.generate import (
     Handover,
     head_of,
     model_for,
-    target_of,
+    spec_of,
 )
 from logitsieve.cli.options import (
     ENGINE,
@@ -104,9 +104,9 @@ def _engine(path: Path, options: HeadOptions, config: CompletionsConfig, line: "
         elif head != DENSE:
             decoder, making = index_of_cache(model, threads, options.engine)
             head = DENSE if decoder is None else SKETCH
-        target = target_of(head, options.max_error)
-        with making or nullcontext(), attach(context, decoder, **target) as attached:
-            handover = Handover(attached, decoder, making, target, threads)
+        spec = spec_of(head, options.max_error)
+        with making or nullcontext(), attach(context, decoder, **spec) as attached:
+            handover = Handover(attached, decoder, making, spec, threads)
 
             def index_hash() -> str:
                 return "" if handover.decoder is None else handover.decoder.index.digest

@@ -18,7 +18,7 @@ from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import MOST_BEAMS
 from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
 from logitsieve.utils.hidden import as_hidden
@@ -71,7 +71,7 @@ def beam_search(
     early_stopping: EarlyStopping = False,
     n_best: int = 1,
     constraints: Constraints | None = None,
-    **target: Unpack[Target],
+    **spec: Unpack[ModelSpec],
 ) -> SearchResult:
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
@@ -106,7 +106,7 @@ def beam_search(
             beams_out=search.pairs,
             eos_ids=search.eos_ids,
             constraints=constraints,
-            **target,
+            **spec,
         )
         reply = _in_arrays(reply)
         steps += 1

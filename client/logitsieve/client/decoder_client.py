@@ -32,7 +32,7 @@ class Limits:
     """The most that a request may hold."""
 
     max_rows: int
-    max_k: int  # answers, targets or beams a row
+    max_k: int  # answers, scored ids or beams a row
     max_samples: int  # draws a row
     max_constraint_ids: int  # in all constraints together
     max_request_bytes: int

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from logitsieve.api.checks import whole
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.utils.environment import require
 
 require("huggingface", "torch", "transformers")
@@ -55,7 +55,7 @@ def attach(
     *,
     k: int = K,
     editors: tuple[type[LogitsProcessor], ...] = (),
-    **target: Unpack[Target],
+    **spec: Unpack[ModelSpec],
 ) -> Attachment:
     """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
 
@@ -63,7 +63,7 @@ def attach(
     share one value, so that log_softmax gives logit - log Z. If `generate` samples without a
     `top_k`, the decoder draws, seeded by torch's global generator.
 
-    `target` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
+    `spec` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
     `approximate`, or `full` beside a `head`, `exact`, `max_error` or `width`. `editors` are
     classes of your own logits processors that read only `input_ids`; they are called twice a step.
 
@@ -80,9 +80,9 @@ def attach(
     k = min(whole("k", k, 1, 1 << 30), layer.out_features)
     with torch.no_grad():
         refuse_more_than_linear(layer)
-    _refuse_another_matrix(layer, getattr(model, "final_logits_bias", None), decoder, k, target)
-    normalizer = _normalizer_of(decoder, layer.in_features, target)
-    head = DecoderHead(layer, decoder, k, normalizer, target)
+    _refuse_another_matrix(layer, getattr(model, "final_logits_bias", None), decoder, k, spec)
+    normalizer = _normalizer_of(decoder, layer.in_features, spec)
+    head = DecoderHead(layer, decoder, k, normalizer, spec)
     return Attachment(model, layer, head, editors)
 
 
@@ -187,11 +187,11 @@ class Attachment:
 
 @torch.no_grad()
 def _refuse_another_matrix(
-    layer: nn.Linear, bias: Tensor | None, decoder: Decoder, k: int, target: Target
+    layer: nn.Linear, bias: Tensor | None, decoder: Decoder, k: int, spec: ModelSpec
 ) -> None:
     """InvalidRequest unless the decoder's logits are the layer's, up to its rounding."""
     hidden_BD = _random_contexts(layer.in_features)
-    reply = decoder.topk(hidden_BD.numpy(), k, **target)
+    reply = decoder.topk(hidden_BD.numpy(), k, **spec)
     ids_BK = torch.from_numpy(reply.ids).long()
     if int(ids_BK.max()) >= layer.out_features:
         raise InvalidRequest("decoder", f"id {int(ids_BK.max())}", f"under {layer.out_features}")
@@ -211,10 +211,10 @@ def _refuse_another_matrix(
         raise InvalidRequest("decoder", got, allowed)
 
 
-def _normalizer_of(decoder: Decoder, dim: int, target: Target) -> Any:
-    if normalizer := target.get("normalizer"):
+def _normalizer_of(decoder: Decoder, dim: int, spec: ModelSpec) -> Any:
+    if normalizer := spec.get("normalizer"):
         return normalizer
-    return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **target).answer.normalizer
+    return decoder.score(_random_contexts(dim).numpy(), [[0]] * 2, **spec).answer.normalizer
 
 
 def _pairs(config: GenerationConfig) -> int:

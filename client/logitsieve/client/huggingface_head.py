@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from logitsieve.api.constraints import Constraints, IdSets
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NormalizerName, SampleOptions, Target
+from logitsieve.api.keywords import ModelSpec, NormalizerName, SampleOptions
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
@@ -35,19 +35,24 @@ class DecoderHead(nn.Module):
     """Replaces an nn.Linear and keeps its parameters under their names."""
 
     def __init__(
-        self, layer: nn.Linear, decoder: Decoder, k: int, normalizer: NormalizerName, target: Target
+        self,
+        layer: nn.Linear,
+        decoder: Decoder,
+        k: int,
+        normalizer: NormalizerName,
+        spec: ModelSpec,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.hidden: Tensor | None = None  # [B, D] of the last call
         self.last: LastAnswer | None = None  # if logits were read
-        self._decoder, self._target = decoder, target
+        self._decoder, self._spec = decoder, spec
         self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
         # Estimates of log Z would break the promise of a head, and leave the order of beams open.
-        promised = any(target.get(name) for name in ("head", "exact", "width"))
-        promised = promised or target.get("max_error") is not None
+        promised = any(spec.get(name) for name in ("head", "exact", "width"))
+        promised = promised or spec.get("max_error") is not None
         self._comparing: NormalizerName = "full" if promised else "approximate"
         self.rest()
 
@@ -71,7 +76,7 @@ class DecoderHead(nn.Module):
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
         if beams:
-            self._log_z = self._target.get("normalizer") or self._comparing
+            self._log_z = self._spec.get("normalizer") or self._comparing
 
     def ask_for(self, k: int) -> None:
         """Answer the steps to come with `k` ids, or twice as many as without bans."""
@@ -108,8 +113,8 @@ class DecoderHead(nn.Module):
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the k best ids and logits [B, K], and log Z [B] under a normalizer."""
-        target = self._target_with(normalizer)
-        reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **target)
+        spec = self._spec_with(normalizer)
+        reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **spec)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
         return ids, torch.as_tensor(logits), None if log_z is None else torch.as_tensor(log_z)
 
@@ -122,17 +127,17 @@ class DecoderHead(nn.Module):
         """
         assert self.hidden is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
-        target = self._target_with(self._normalizer if self._scored else None)
-        given: SampleOptions = {**target, **options, "seeds": seeds.numpy().view(np.uint64)}
+        spec = self._spec_with(self._normalizer if self._scored else None)
+        given: SampleOptions = {**spec, **options, "seeds": seeds.numpy().view(np.uint64)}
         given["log_probs"] = self._scored
         reply = self._decoder.sample(self._rows(self.hidden), constraints=constraints, **given)
         ids, log_probs = self._ids(reply.ids), torch.as_tensor(reply.log_probs)
         return ids, log_probs if self._scored else log_probs.where(ids < 0, 0.0)
 
-    def _target_with(self, normalizer: NormalizerName | None) -> Target:
+    def _spec_with(self, normalizer: NormalizerName | None) -> ModelSpec:
         """Without a normalizer, no width: it would add log Z."""
-        width = self._target.get("width") if normalizer else None
-        return {**self._target, "normalizer": normalizer, "width": width}
+        width = self._spec.get("width") if normalizer else None
+        return {**self._spec, "normalizer": normalizer, "width": width}
 
     def _rows(self, hidden: Tensor) -> Any:
         return hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()

@@ -12,7 +12,7 @@ import numpy as np
 
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, OutputHead
 from logitsieve.client.llamacpp_sequences import GenerationOptions
@@ -28,11 +28,11 @@ COMPARED, COMPARED_K = 4, 10  # random contexts and best ids
 
 
 def attach(
-    context: LlamaContext, decoder: Decoder | None, /, **target: Unpack[Target]
+    context: LlamaContext, decoder: Decoder | None, /, **spec: Unpack[ModelSpec]
 ) -> LlamaAttachment:
     """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
 
-    `target` are its keywords. Without a decoder, llama.cpp's own layer answers until a `swap`.
+    `spec` are its keywords. Without a decoder, llama.cpp's own layer answers until a `swap`.
 
     InvalidRequest names `decoder` if its index is another matrix's, by hash in process, else by
     logits of random contexts; and `context` if one is attached, or it is no LlamaContext.
@@ -42,7 +42,7 @@ def attach(
         raise InvalidRequest("context", kind, "a LlamaContext of the same file")
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "one that was detached")
-    head = DenseOutput() if decoder is None else _head(context.gguf, decoder, target)
+    head = DenseOutput() if decoder is None else _head(context.gguf, decoder, spec)
     return LlamaAttachment(context, head)
 
 
@@ -53,12 +53,12 @@ class LlamaAttachment:
         self.context, self.head = context, head
         self._attached, context.headless = True, head.headless
 
-    def swap(self, decoder: Decoder, /, **target: Unpack[Target]) -> None:
+    def swap(self, decoder: Decoder, /, **spec: Unpack[ModelSpec]) -> None:
         """Let another decoder choose from the next token on; any thread may call it.
 
         InvalidRequest names `decoder`, as in `attach`.
         """
-        self.head = _head(self.context.gguf, decoder, target)
+        self.head = _head(self.context.gguf, decoder, spec)
 
     def detach(self) -> None:
         """Restore the output layer; a second call does no harm."""
@@ -99,12 +99,12 @@ def generate(
     return LlamaAttachment(context, DenseOutput()).generate(prompts, drafter=drafter, **options)
 
 
-def _head(gguf: GgufModel, decoder: Decoder, target: Target) -> DecoderOutput:
-    _refuse_another_matrix(gguf, decoder, target)
-    return DecoderOutput(decoder, target, gguf.vocab_size, gguf.softcap)
+def _head(gguf: GgufModel, decoder: Decoder, spec: ModelSpec) -> DecoderOutput:
+    _refuse_another_matrix(gguf, decoder, spec)
+    return DecoderOutput(decoder, spec, gguf.vocab_size, gguf.softcap)
 
 
-def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) -> None:
+def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, spec: ModelSpec) -> None:
     allowed = f"an index of {gguf.matrix.name} of {gguf.path} (logitsieve build --weight FILE.gguf)"
     index: Any = getattr(decoder, "index", None)
     if index is not None:
@@ -116,7 +116,7 @@ def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, target: Target) ->
             raise InvalidRequest("decoder", got, allowed)
         return
     hidden = np.random.default_rng(0).standard_normal((COMPARED, gguf.dim), np.float32)
-    reply = decoder.topk(hidden, min(COMPARED_K, gguf.vocab_size), **target)
+    reply = decoder.topk(hidden, min(COMPARED_K, gguf.vocab_size), **spec)
     if int(reply.ids.max()) >= gguf.vocab_size:
         raise InvalidRequest("decoder", f"id {int(reply.ids.max())}", f"under {gguf.vocab_size}")
     for row, ids, logits in zip(hidden, reply.ids, reply.logits, strict=True):

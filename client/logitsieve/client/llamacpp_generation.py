@@ -155,7 +155,7 @@ class Generation:
         self.counts.proven += int(chosen.proven.sum())
         ids = chosen.ids.tolist()
         if self._options.logprobs:
-            scores = self._head.scores(rows, ids, 0).targets
+            scores = self._head.scores(rows, ids, 0).log_probs
             for each, log_prob in zip(running, scores.tolist(), strict=True):
                 self._log_probs[each.number].append(log_prob)
         return [each.take(token) for each, token in zip(running, ids, strict=True)]

@@ -15,7 +15,7 @@ import numpy as np
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 
@@ -60,18 +60,18 @@ class Chosen(NamedTuple):
 
     ids: Int32  # [B]
     scanned: Int32  # [B] exact logits computed
-    proven: Bool  # [B] proven
+    proven: Bool  # [B]
 
 
 class Scores(NamedTuple):
     """Log-probabilities under the full softmax, before edits and temperature."""
 
-    targets: Float32  # [B]
+    log_probs: Float32  # [B] of the ids
     ids: Int32  # [B, K] the best, in order
-    best: Float32  # [B, K] of these, with the bits of an equal target's
+    best: Float32  # [B, K] of these, with the bits of an equal id's
     low: Float32  # [B] log Z is proven to lie between; or NaN
     high: Float32  # [B]
-    proven: Bool  # [B] proven
+    proven: Bool  # [B]
     scanned: Int32  # [B] logits computed, except for log Z
 
 
@@ -83,8 +83,8 @@ class OutputHead(Protocol):
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """Return the best id of each row, or a draw by `drawing.seeds` [B]."""
 
-    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
-        """Return the log-probabilities of a target and of the `k` best ids of each row."""
+    def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
+        """Return the log-probabilities of an id and of the `k` best ids of each row."""
 
 
 class HeadSlot(Protocol):
@@ -111,18 +111,18 @@ class DenseOutput:
         scanned = np.full(len(rows), rows.shape[1], np.int32)
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
 
-    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
+    def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
         """Normalize all logits, a row at a time."""
         count, vocab_size = rows.shape
         ids = np.empty((count, k), np.int32)
         log_probs = np.empty((count, 1 + k), np.float32)
-        for place, (row, target) in enumerate(zip(rows, targets, strict=True)):
+        for place, (row, token_id) in enumerate(zip(rows, token_ids, strict=True)):
             least = np.partition(row, vocab_size - k)[vocab_size - k] if k else np.inf
             best = np.flatnonzero(row >= least)  # more than k of equal ones
             ids[place] = best[np.argsort(-row[best], kind="stable")[:k]]
             top = row.max().astype(np.float64)
             log_z = top + np.log(np.exp(row - top).sum())
-            log_probs[place] = row[[target, *ids[place]]] - log_z
+            log_probs[place] = row[[token_id, *ids[place]]] - log_z
         full = np.full(count, vocab_size, np.int32)
         none, proven = np.full(count, np.nan, np.float32), np.zeros(count, np.bool_)
         return Scores(log_probs[:, 0], ids, log_probs[:, 1:], none, none, proven, full)
@@ -134,9 +134,9 @@ class DecoderOutput:
     headless = True
 
     def __init__(
-        self, decoder: Decoder, target: Target, vocab_size: int, softcap: float | None
+        self, decoder: Decoder, spec: ModelSpec, vocab_size: int, softcap: float | None
     ) -> None:
-        self._decoder, self._target = decoder, target
+        self._decoder, self._spec = decoder, spec
         self._vocab_size, self._softcap = vocab_size, softcap
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
@@ -146,13 +146,13 @@ class DecoderOutput:
         constraints = as_constraints(edits)
         reply: TopKReply | SampleReply
         if drawing is None:
-            reply = self._decoder.topk(rows, 1, constraints=constraints, **self._target)
+            reply = self._decoder.topk(rows, 1, constraints=constraints, **self._spec)
         else:
-            options: dict[str, Any] = {**drawing._asdict(), **self._target, "log_probs": False}
+            options: dict[str, Any] = {**drawing._asdict(), **self._spec, "log_probs": False}
             reply = self._decoder.sample(rows, constraints=constraints, **options)
         return Chosen(reply.ids[:, 0], reply.answer.scanned, reply.answer.proven)
 
-    def scores(self, rows: Float32, targets: Sequence[int], k: int) -> Scores:
+    def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
         """Score by the decoder; InvalidRequest names `logprobs` for a softcap."""
         if self._softcap is not None:
             allowed = "a model that does not bend its logits, or llama.cpp's own head"
@@ -160,11 +160,11 @@ class DecoderOutput:
         ids = np.empty((len(rows), 0), np.int32)
         scanned = np.ones(len(rows), np.int32)
         if k:
-            top = self._decoder.topk(rows, k, **self._target)
+            top = self._decoder.topk(rows, k, **self._spec)
             ids, scanned = top.ids, scanned + top.answer.scanned
-        every = np.concatenate([np.array(targets, np.int32)[:, None], ids], axis=1)
-        target: Target = {**self._target, "normalizer": "full"}
-        log_probs, answer = self._decoder.score(rows, every, **target)
+        every = np.concatenate([np.array(token_ids, np.int32)[:, None], ids], axis=1)
+        spec: ModelSpec = {**self._spec, "normalizer": "full"}
+        log_probs, answer = self._decoder.score(rows, every, **spec)
         low, high = (
             np.full(len(rows), np.nan, np.float32) if bound is None else bound
             for bound in (answer.log_z_low, answer.log_z_high)
@@ -180,7 +180,7 @@ class DecoderOutput:
             raise InvalidRequest("top_k", 0, allowed)
         k = 1 if drawing is None else drawing.top_k
         if as_constraints(edits) is None:
-            tops = [self._decoder.topk(rows, min(k, self._vocab_size), **self._target)]
+            tops = [self._decoder.topk(rows, min(k, self._vocab_size), **self._spec)]
         else:  # each row has a number of ids of its own
             each = [rows[place : place + 1] for place in range(len(rows))]
             tops = [self._known(row, edit, k) for row, edit in zip(each, edits, strict=True)]
@@ -211,7 +211,7 @@ class DecoderOutput:
         if changed:
             asked.append((len(changed), Constraints(allowed=changed)))
         tops = [
-            self._decoder.topk(row, count, constraints=constraints, **self._target)
+            self._decoder.topk(row, count, constraints=constraints, **self._spec)
             for count, constraints in asked
         ]
         if not tops:

@@ -13,7 +13,7 @@ import numpy as np
 from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder, Engine
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import NORMALIZER_CODES, Purpose, Target, resolved_target
+from logitsieve.api.keywords import NORMALIZER_CODES, ModelSpec, Purpose, resolved_spec
 from logitsieve.api.requests import Request
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, ArrayLike, RowRange
 from logitsieve.client.connection import AsyncClosing
@@ -30,32 +30,34 @@ T = TypeVar("T")
 Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
-def fill(request: Any, hidden: np.ndarray, constraints: Constraints | None, target: Target) -> None:
+def fill(
+    request: Any, hidden: np.ndarray, constraints: Constraints | None, spec: ModelSpec
+) -> None:
     """Write the fields of all requests."""
     put(request.hidden, hidden)
     if constraints is not None:
         _write_constraints(constraints.for_rows(len(hidden)), request.constraints)
-    _write_target(target, request.target)
+    _write_spec(spec, request.model_spec)
 
 
-def _write_target(given: Target, target: pb.Target) -> None:
-    point = resolved_target(given)
-    target.model = given.get("model", "")
+def _write_spec(given: ModelSpec, spec: pb.ModelSpec) -> None:
+    point = resolved_spec(given)
+    spec.model = given.get("model", "")
     if given.get("exact"):
-        target.exact = True
+        spec.exact = True
     elif point.precision is not None:
-        target.min_precision = point.precision
+        spec.min_precision = point.precision
     elif not point.automatic:
-        target.head.name = point.head
-        target.head.knobs.update(dict(point.knobs))
+        spec.head.name = point.head
+        spec.head.knobs.update(dict(point.knobs))
     if point.max_error is not None:
-        target.max_error = point.max_error
+        spec.max_error = point.max_error
     if point.normalizer:
         if point.normalizer not in NORMALIZER_CODES:
             raise InvalidRequest("normalizer", point.normalizer, ", ".join(NORMALIZER_CODES))
-        target.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[point.normalizer])
+        spec.normalizer = cast("pb.Normalizer", NORMALIZER_CODES[point.normalizer])
     if point.width < inf:
-        target.log_z_width = point.width
+        spec.log_z_width = point.width
 
 
 def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
@@ -103,20 +105,20 @@ def _read_answer(message: pb.Answer) -> Answer:
 
 
 class _RemoteEngine(NamedTuple):
-    """An engine that writes requests with the keywords of one target.
+    """An engine that writes requests with the keywords of one spec.
 
     `reply` returns the reply to a request, or a coroutine of it.
     """
 
     reply: Callable[[Rpc[Any], Any], Any]
-    target: Target
+    spec: ModelSpec
 
     def answer(self, request: Request[Any]) -> Any:
         rpc = RPC_OF[type(request)]
         message = rpc.request()
         for name, value in request.options.items():
             _write(message, name, value)
-        fill(message, as_wire(request.hidden), request.constraints, self.target)
+        fill(message, as_wire(request.hidden), request.constraints, self.spec)
         return self.reply(rpc, message)
 
 
@@ -147,9 +149,9 @@ class RemoteDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> np.ndarray:
         return as_wire(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""
-        return _RemoteEngine(self._reply, target)
+        return _RemoteEngine(self._reply, spec)
 
 
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]:

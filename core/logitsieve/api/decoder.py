@@ -12,9 +12,9 @@ from logitsieve.api.checks import INT32_MAX, whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.keywords import (
     BeamOptions,
+    ModelSpec,
     Purpose,
     SampleOptions,
-    Target,
     check_keywords,
     shows_keywords,
 )
@@ -26,7 +26,7 @@ from logitsieve.api.requests import (
     Sampling,
     ScoreRequest,
     TopKRequest,
-    score_targets,
+    scored_ids,
 )
 from logitsieve.api.results import (
     ArrayLike,
@@ -80,7 +80,7 @@ class Decoder(ABC):
     """Answers requests about the next tokens, for B rows of hidden size D over V ids.
 
     Every method checks its request, and raises InvalidRequest naming the field at fault. Then an
-    engine answers over the ids that the constraints leave. `Target` explains the keywords.
+    engine answers over the ids that the constraints leave. `ModelSpec` explains the keywords.
     """
 
     _most_ids: int = INT32_MAX  # V, if it is known
@@ -90,52 +90,52 @@ class Decoder(ABC):
         """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
 
     @abstractmethod
-    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """Return the engine for `k` ids of each of `rows` rows."""
 
-    def _answer(self, target: Target, request: Request[R]) -> R:
+    def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
         purpose = request.purpose(request.constraints is not None)
-        return self.engine_for(target, len(request.hidden), k, purpose).answer(request)
+        return self.engine_for(spec, len(request.hidden), k, purpose).answer(request)
 
-    @shows_keywords(Target)
+    @shows_keywords(ModelSpec)
     def topk(
         self,
         hidden: ArrayLike,
         k: int,
         *,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **spec: Unpack[ModelSpec],
     ) -> TopKReply:
         """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
 
         A `normalizer` adds log Z of the ids that the constraints leave, a `width` in nats also its
         proven interval.
         """
-        if target:
-            check_keywords(Target, target)
+        if spec:
+            check_keywords(ModelSpec, spec)
         if type(hidden) is not np.ndarray or hidden.ndim != 2:  # which engines convert
             hidden = self._rows(hidden)
         k = whole("k", k, 1, self._most_ids)
-        return self._answer(target, TopKRequest(hidden, k, constraints=constraints))
+        return self._answer(spec, TopKRequest(hidden, k, constraints=constraints))
 
-    @shows_keywords(Target)
+    @shows_keywords(ModelSpec)
     def score(
         self,
         hidden: ArrayLike,
-        targets: ArrayLike,
+        token_ids: ArrayLike,
         *,
         constraints: Constraints | None = None,
-        **target: Unpack[Target],
+        **spec: Unpack[ModelSpec],
     ) -> ScoreReply:
-        """Return log-probabilities of `targets`, ids [B, T] or [B], under the `constraints`.
+        """Return log-probabilities of `token_ids`, ids [B, T] or [B], under the `constraints`.
 
         `width` bounds their error in nats; a `normalizer` is chosen if absent.
         """
-        check_keywords(Target, target)
+        check_keywords(ModelSpec, spec)
         hidden = self._rows(hidden)
-        ready = score_targets(targets, len(hidden))
-        return self._answer(target, ScoreRequest(hidden, ready, constraints=constraints))
+        ready = scored_ids(token_ids, len(hidden))
+        return self._answer(spec, ScoreRequest(hidden, ready, constraints=constraints))
 
     @shows_keywords(SampleOptions)
     def sample(

@@ -28,7 +28,7 @@ NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
 NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
 
 
-class Target(TypedDict, total=False):
+class ModelSpec(TypedDict, total=False):
     """Keywords of every method of a decoder: the model, and how it answers.
 
     `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
@@ -58,8 +58,8 @@ class Target(TypedDict, total=False):
     width: float | None
 
 
-class SampleOptions(Target, total=False):
-    """Keywords of `sample`: `Target`'s, and how to draw.
+class SampleOptions(ModelSpec, total=False):
+    """Keywords of `sample`: `ModelSpec`'s, and how to draw.
 
     Without a head and a precision `sketch` draws within `max_error`, by default 1e-15, or `full`
     if the index lacks it or measured it to be slower. Above 0 log Z may be an estimate, which the
@@ -86,8 +86,8 @@ class SampleOptions(Target, total=False):
     log_probs: bool
 
 
-class BeamOptions(Target, total=False):
-    """Keywords of `beam_step`: `Target`'s, and the state of the hypotheses, [B] each.
+class BeamOptions(ModelSpec, total=False):
+    """Keywords of `beam_step`: `ModelSpec`'s, and the state of the hypotheses, [B] each.
 
     `lengths` are in tokens (None: 0), `finished` None is false for all.
     """
@@ -153,7 +153,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
     return decorate
 
 
-class ResolvedTarget(NamedTuple):
+class ResolvedSpec(NamedTuple):
     """A resolved target: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
@@ -216,20 +216,20 @@ def asked_width(width: float | None) -> float:
     return inf if width is None else number("width", width, NARROWEST, WIDEST)
 
 
-DEFAULT_TARGET = ResolvedTarget(True, None, "", (), "")
+DEFAULT_SPEC = ResolvedSpec(True, None, "", (), "")
 
 
-def resolved_target(target: Target) -> ResolvedTarget:
+def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
     """Resolve the keywords of a request to a point; or InvalidRequest."""
-    if not target:
-        return DEFAULT_TARGET
-    head, knobs = target.get("head", ""), target.get("knobs")
-    precision, exact = target.get("min_precision"), target.get("exact", False)
-    log_z = target.get("normalizer") or "", asked_width(target.get("width"))
+    if not spec:
+        return DEFAULT_SPEC
+    head, knobs = spec.get("head", ""), spec.get("knobs")
+    precision, exact = spec.get("min_precision"), spec.get("exact", False)
+    log_z = spec.get("normalizer") or "", asked_width(spec.get("width"))
     asked = None
     if precision is not None or exact is not False or head == AUTO:
         asked, head, knobs = asked_precision(head, knobs, precision, exact), "", None
-    return ResolvedTarget.of(head, knob_values(knobs), asked, target.get("max_error"), *log_z)
+    return ResolvedSpec.of(head, knob_values(knobs), asked, spec.get("max_error"), *log_z)
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:

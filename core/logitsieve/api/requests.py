@@ -1,6 +1,6 @@
 """The requests of all decoders, engines and services: checked once, and sliced by rows.
 
-Shape letters: B rows of hidden, D its size, T targets a row.
+Shape letters: B rows of hidden, D its size, T ids a row to be scored.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ class Beams(NamedTuple):
         return ready
 
 
-def score_targets(targets: ArrayLike, rows: int) -> Int32:
-    """Return `targets`, [B, T] or [B], as int32 [B, T]; or InvalidRequest."""
-    array = as_array("targets", targets, f"integers [{rows}, T] or [{rows}], T >= 1")
-    return id_rows("targets", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
+def scored_ids(token_ids: ArrayLike, rows: int) -> Int32:
+    """Return `token_ids`, [B, T] or [B], as int32 [B, T]; or InvalidRequest."""
+    array = as_array("token_ids", token_ids, f"integers [{rows}, T] or [{rows}], T >= 1")
+    return id_rows("token_ids", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
 
 
 R_co = TypeVar("R_co", covariant=True)
@@ -180,18 +180,18 @@ class TopKRequest(Request[TopKReply]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRequest(Request[ScoreReply]):
-    """Log-probabilities of `targets`, int32 [B, T]."""
+    """Log-probabilities of `token_ids`, int32 [B, T]."""
 
-    targets: Int32
+    token_ids: Int32
 
     @property
     def options(self) -> Mapping[str, Any]:
         """See `Request`."""
-        return {"targets": self.targets}
+        return {"token_ids": self.token_ids}
 
     def part(self, rows: slice) -> Self:
         """See `Request`."""
-        return replace(Request.part(self, rows), targets=self.targets[rows])
+        return replace(Request.part(self, rows), token_ids=self.token_ids[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from logitsieve.api.errors import InvalidKnob
-from logitsieve.api.keywords import MAX_ERROR, KnobValues, Purpose, ResolvedTarget
+from logitsieve.api.keywords import MAX_ERROR, KnobValues, Purpose, ResolvedSpec
 from logitsieve.decoding.normalizers import APPROXIMATE, FULL
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
@@ -218,29 +218,29 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
     )
 
 
-def fitted_to(target: ResolvedTarget, purpose: Purpose, auto: Auto, rows: int) -> ResolvedTarget:
-    """Name the head for a purpose that needs all V ids, if the target leaves the choice to AUTO.
+def fitted_to(spec: ResolvedSpec, purpose: Purpose, auto: Auto, rows: int) -> ResolvedSpec:
+    """Name the head for a purpose that needs all V ids, if the spec leaves the choice to AUTO.
 
     The pass over W for the exact log Z of beam steps finds the best ids too.
     """
-    if not target.automatic:
-        return target
-    if purpose == "steps" and target.normalizer == FULL.name:
-        return target._replace(automatic=False, head=FULL.name)
-    unasked = ResolvedTarget(True, None, "", (), APPROXIMATE.name)
-    if purpose == "best" and target == unasked and not auto.target:
+    if not spec.automatic:
+        return spec
+    if purpose == "steps" and spec.normalizer == FULL.name:
+        return spec._replace(automatic=False, head=FULL.name)
+    unasked = ResolvedSpec(True, None, "", (), APPROXIMATE.name)
+    if purpose == "best" and spec == unasked and not auto.target:
         head, knobs = auto.stepping(rows, None, None)
-        return target._replace(automatic=False, head=head, knobs=knobs)
-    if purpose == "steps" and not target.normalizer:
+        return spec._replace(automatic=False, head=head, knobs=knobs)
+    if purpose == "steps" and not spec.normalizer:
         head, knobs = PROOF
-        if target.width == inf:  # estimates prove no interval
-            head, knobs = auto.stepping(rows, target.precision, target.max_error)
+        if spec.width == inf:  # estimates prove no interval
+            head, knobs = auto.stepping(rows, spec.precision, spec.max_error)
         normalizer = FULL.name if head == FULL.name else APPROXIMATE.name
-        return ResolvedTarget(False, None, head, knobs, normalizer, target.width)
-    if purpose == "draws" and target.precision is None:
-        head, knobs = auto.drawing(rows, target.max_error)
-        return target._replace(automatic=False, head=head, knobs=knobs)
-    return target
+        return ResolvedSpec(False, None, head, knobs, normalizer, spec.width)
+    if purpose == "draws" and spec.precision is None:
+        head, knobs = auto.drawing(rows, spec.max_error)
+        return spec._replace(automatic=False, head=head, knobs=knobs)
+    return spec
 
 
 def answers_on(index: Index) -> str:

@@ -130,17 +130,17 @@ class LocalEngine(EngineBase):
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        """Return logit - log Z of the targets; -inf if p = 0.
+        """Return logit - log Z of the ids; -inf if p = 0.
 
         p is 0 for forbidden ids and, under "candidates", for ids that the head does not scan;
-        "lowrank" gives them a preview's logit. A row's `scanned` are its targets.
+        "lowrank" gives them a preview's logit. A row's `scanned` are these ids.
         """
-        started, normalizer, targets = perf_counter_ns(), self._scoring, request.targets
-        query, rows = self._query(request), len(targets)
-        check_ids(targets, self._index.vocab_size, "targets")
-        log_z, logits = normalizer.target_logits(query, targets)
-        log_probs, proven = log_z.log_probs(logits, targets)
-        scanned, fallback = np.full(rows, targets.shape[1], np.int32), np.zeros(rows, np.bool_)
+        started, normalizer, token_ids = perf_counter_ns(), self._scoring, request.token_ids
+        query, rows = self._query(request), len(token_ids)
+        check_ids(token_ids, self._index.vocab_size, "token_ids")
+        log_z, logits = normalizer.token_logits(query, token_ids)
+        log_probs, proven = log_z.log_probs(logits, token_ids)
+        scanned, fallback = np.full(rows, token_ids.shape[1], np.int32), np.zeros(rows, np.bool_)
         provenance = Provenance(proven, scanned, fallback)
         answer = self._origin(started, provenance, normalizer.name, log_z.rounded())
         return ScoreReply(log_probs, answer)

@@ -10,12 +10,12 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidKnob, ModelNotFound
 from logitsieve.api.keywords import (
-    DEFAULT_TARGET,
+    DEFAULT_SPEC,
     KnobValues,
+    ModelSpec,
     Purpose,
-    ResolvedTarget,
-    Target,
-    resolved_target,
+    ResolvedSpec,
+    resolved_spec,
 )
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, fitted_to, measured_elsewhere, read_auto
@@ -64,14 +64,14 @@ class LocalDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return self._engine.rows(self.index, hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> LocalEngine:
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> LocalEngine:
         """See `Decoder`."""
         auto = self.auto
-        if not target and purpose in ("", "best"):  # a faster way to the same
-            return self._chosen(auto.batch(rows), 0, DEFAULT_TARGET)
-        if (model := target.get("model", "")) not in self._names:
+        if not spec and purpose in ("", "best"):  # a faster way to the same
+            return self._chosen(auto.batch(rows), 0, DEFAULT_SPEC)
+        if (model := spec.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        asked = fitted_to(resolved_target(target), purpose, auto, rows)
+        asked = fitted_to(resolved_spec(spec), purpose, auto, rows)
         if not asked.automatic:
             return self.engine(asked.head, asked.knobs, asked.normalizer, asked.width)
         return self._chosen(auto.batch(rows), auto.k_class(k, asked.precision), asked)
@@ -114,9 +114,9 @@ class LocalDecoder(Decoder):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _choose(self, batch: int, k: int, target: ResolvedTarget) -> LocalEngine:
-        setting = self.auto.choose(batch, k, target.precision, target.max_error)
-        return self.engine(*setting, target.normalizer, target.width)
+    def _choose(self, batch: int, k: int, spec: ResolvedSpec) -> LocalEngine:
+        setting = self.auto.choose(batch, k, spec.precision, spec.max_error)
+        return self.engine(*setting, spec.normalizer, spec.width)
 
     def _make_engine(
         self, head: str, knobs: KnobValues, normalizer: str, width: float = inf

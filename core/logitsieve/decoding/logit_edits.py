@@ -73,14 +73,14 @@ def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> E
     return edits
 
 
-def target_logits(
-    softmax: Softmax, hidden: Float32, targets: Int32, edits: Edits | None
+def token_logits(
+    softmax: Softmax, hidden: Float32, token_ids: Int32, edits: Edits | None
 ) -> Float64:
-    """Return [B, T] exact logits of `targets`; -inf for forbidden ones."""
-    offsets = np.arange(len(targets) + 1, dtype=np.int64) * targets.shape[1]
-    logits = softmax.logits64(hidden, offsets, targets.ravel()).reshape(targets.shape)
+    """Return [B, T] exact logits of `token_ids`; -inf for forbidden ones."""
+    offsets = np.arange(len(token_ids) + 1, dtype=np.int64) * token_ids.shape[1]
+    logits = softmax.logits64(hidden, offsets, token_ids.ravel()).reshape(token_ids.shape)
     if edits is not None:
-        edits.apply_to_targets(logits, targets, softmax.vocab_size)
+        edits.apply_to_ids(logits, token_ids, softmax.vocab_size)
     return logits
 
 

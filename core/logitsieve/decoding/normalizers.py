@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, UInt64
-from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, target_logits
+from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, token_logits
 from logitsieve.heads._base.edits import Edits, among, keys_of
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
 from logitsieve.heads.full import Drawn, DrawOptions, FullHead
@@ -135,9 +135,9 @@ class Normalizer(ABC):
     def log_z(self, query: Query) -> LogZ:
         """Return log Z over all V or as edited; InvalidRequest if a head is missing."""
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
-        """Return log Z, and the logits [B, T] of `targets` for it; -inf if p = 0."""
-        logits = target_logits(query.index.softmax, query.hidden, targets, query.edits)
+    def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
+        """Return log Z, and the logits [B, T] of `token_ids` for it; -inf if p = 0."""
+        logits = token_logits(query.index.softmax, query.hidden, token_ids, query.edits)
         return self.log_z(query), logits
 
     def source(self, index: Index) -> Head:
@@ -158,11 +158,11 @@ class _Candidates(Normalizer):
         listed = query.listed()
         return _log_sum_exp(listed.offsets, listed.logits, query.scale).unbounded()
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
+    def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
         softmax, vocab_size = query.index.softmax, query.index.vocab_size
-        logits = target_logits(softmax, query.hidden, targets, query.edits)
+        logits = token_logits(softmax, query.hidden, token_ids, query.edits)
         listed = query.listed()
-        keys = np.arange(len(targets))[:, None] * vocab_size + targets
+        keys = np.arange(len(token_ids))[:, None] * vocab_size + token_ids
         inside = among(keys, np.sort(keys_of(listed.offsets, listed.ids, vocab_size)))
         log_z = _log_sum_exp(listed.offsets, listed.logits, query.scale).unbounded()
         return log_z, np.where(inside, logits, -np.inf)
@@ -189,15 +189,15 @@ class _LowRank(Normalizer):
     name, reads = "lowrank", "svd"
 
     def log_z(self, query: Query) -> LogZ:
-        return self.target_logits(query, np.empty((len(query.hidden), 0), np.int32))[0]
+        return self.token_logits(query, np.empty((len(query.hidden), 0), np.int32))[0]
 
-    def target_logits(self, query: Query, targets: Int32) -> tuple[LogZ, Float64]:
+    def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
         fields, chosen = [], []
         for rows, logits in self._slices(query):
             offsets = np.arange(len(logits) + 1) * query.index.vocab_size
             values = logits.ravel().astype(np.float64)
             fields.append(_log_sum_exp(offsets, values, query.scale).fields)
-            chosen.append(np.take_along_axis(logits, targets[rows], axis=1))
+            chosen.append(np.take_along_axis(logits, token_ids[rows], axis=1))
         log_z = LogZ(np.concatenate(fields), query.scale).unbounded()
         return log_z, np.concatenate(chosen).astype(np.float64)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
-from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, target_logits
+from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, token_logits
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
     CANDIDATES,
@@ -168,7 +168,7 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
     nucleus = _nucleus(log_z, how.top_p, last)
-    logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
+    logits = token_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
     log_probs, _ = nucleus.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
     open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
@@ -239,7 +239,7 @@ def _by_estimate(query: Query, how: Sampling) -> Draws:
     draws = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
-    logits = target_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), None)
+    logits = token_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), None)
     log_z = log_z.raised(logits, draws.ids)
     log_probs, _ = log_z.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, APPROXIMATE.name, log_z.rounded())
@@ -367,7 +367,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
     assert log_z is not None, "filters are met by heads that find log Z"
-    logits = target_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
+    logits = token_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 

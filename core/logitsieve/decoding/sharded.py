@@ -18,7 +18,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.keywords import Purpose, Target
+from logitsieve.api.keywords import ModelSpec, Purpose
 from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
 from logitsieve.api.results import (
     Answer,
@@ -81,9 +81,9 @@ class ShardedDecoder(Decoder):
     def _rows(self, hidden: ArrayLike) -> Float32:
         return as_hidden(hidden)
 
-    def engine_for(self, target: Target, rows: int, k: int, purpose: Purpose = "") -> Engine:
+    def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""
-        return ShardedEngine(self, target)
+        return ShardedEngine(self, spec)
 
     def ask(
         self,
@@ -142,37 +142,37 @@ class ShardedDecoder(Decoder):
 
 
 class ShardedEngine(EngineBase):
-    """The shards, asked with the keywords of one `Target`; see `LocalEngine`."""
+    """The shards, asked with the keywords of one `ModelSpec`; see `LocalEngine`."""
 
-    def __init__(self, decoder: ShardedDecoder, target: Mapping[str, Any]) -> None:
-        if (model := target.get("model", "")) not in ("", decoder.name):
+    def __init__(self, decoder: ShardedDecoder, spec: Mapping[str, Any]) -> None:
+        if (model := spec.get("model", "")) not in ("", decoder.name):
             raise ModelNotFound(f"model: got {model}, here is only {decoder.name!r}", "model")
-        names = Target.__annotations__.keys() - {"model"}
+        names = ModelSpec.__annotations__.keys() - {"model"}
         self._decoder = decoder
-        self._target = {name: target[name] for name in target if name in names}
-        self._plain = {**self._target, "normalizer": None, "width": None}
+        self._spec = {name: spec[name] for name in spec if name in names}
+        self._plain = {**self._spec, "normalizer": None, "width": None}
         # Logits follow from log-probabilities as closely as log Z is known.
-        self._closely = {**self._target, "normalizer": target.get("normalizer") or FULL.name}
+        self._closely = {**self._spec, "normalizer": spec.get("normalizer") or FULL.name}
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
         k, constraints = checked_k(request.k, self._decoder.vocab_size), request.constraints
-        question = partial(ShardRequest.best, hidden=hidden, k=k, target=self._target)
+        question = partial(ShardRequest.best, hidden=hidden, k=k, spec=self._spec)
         best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
         log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).rounded()
         answer = self._origin(started, best, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        """Return logit - log Z of the targets; never `proven`, as logits come rounded."""
+        """Return logit - log Z of the ids; never `proven`, as logits come rounded."""
         started, hidden = perf_counter_ns(), as_hidden(request.hidden)
-        targets, constraints = request.targets, request.constraints
-        rows, count = targets.shape
-        check_ids(targets, self._decoder.vocab_size, "targets")
-        question = partial(ShardRequest.score, hidden=hidden, ids=targets, target=self._target)
+        token_ids, constraints = request.token_ids, request.constraints
+        rows, count = token_ids.shape
+        check_ids(token_ids, self._decoder.vocab_size, "token_ids")
+        question = partial(ShardRequest.score, hidden=hidden, ids=token_ids, spec=self._spec)
         found = self._decoder.ask(question, hidden, constraints)
         log_z = log_z_of(found)
-        log_probs, _ = log_z.log_probs(found.logits.max(axis=1), targets)
+        log_probs, _ = log_z.log_probs(found.logits.max(axis=1), token_ids)
         found = proven_where(np.zeros(rows, np.bool_), found)
         source = {"scanned": np.full(rows, count, np.int32)}
         return ScoreReply(log_probs, self._origin(started, found, log_z.rounded(), **source))
@@ -188,13 +188,13 @@ class ShardedEngine(EngineBase):
                 raise InvalidRequest(name, value, f"{off:g} over shards, or a top_k beside it")
         if how.top_k:
             k = min(how.top_k, self._decoder.vocab_size)
-            question = partial(ShardRequest.best, hidden=hidden, k=k, target=self._plain)
+            question = partial(ShardRequest.best, hidden=hidden, k=k, spec=self._plain)
             found = filtered(best_of(self._decoder.ask(question, hidden, constraints), k), how)
             lists = found.ids[:, None], found.logits[:, None]
             log_z = LogZ.estimate(np.logaddexp.reduce(found.logits, axis=1), 1.0)
             source["normalizer"] = CANDIDATES.name
         else:
-            question = partial(ShardRequest.draws, hidden=hidden, how=how, target=self._closely)
+            question = partial(ShardRequest.draws, hidden=hidden, how=how, spec=self._closely)
             found = self._decoder.ask(question, hidden, constraints)
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
         ids, logits, sure = winners(*lists, found.logit_error, how)

@@ -102,30 +102,30 @@ class ShardRequest(NamedTuple):
         allowed = np.setdiff1d(keys_of_sets(part.allowed, size, "constraints.allowed"), banned)
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
-    def best(self, hidden: Float32, k: int, target: Mapping[str, Any]) -> ShardCandidates:
+    def best(self, hidden: Float32, k: int, spec: Mapping[str, Any]) -> ShardCandidates:
         """Return the k best ids of the shard, or all allowed ones."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             ids, logits, answer = self.shard.decoder.topk(hidden[rows], count, **keywords)
             return ids, logits, HALF_PLACE * np.abs(logits).max(axis=1), answer
 
-        return self._ask(question, np.minimum(k, self.left), k, target)
+        return self._ask(question, np.minimum(k, self.left), k, spec)
 
-    def score(self, hidden: Float32, ids: Int32, target: Mapping[str, Any]) -> ShardCandidates:
+    def score(self, hidden: Float32, ids: Int32, spec: Mapping[str, Any]) -> ShardCandidates:
         """Return log Z of the allowed ids, and the logits of ids [B, T] of the softmax."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
-            targets = np.where(mine, local, 0)[rows]
-            log_probs, answer = self.shard.decoder.score(hidden[rows], targets, **keywords)
+            token_ids = np.where(mine, local, 0)[rows]
+            log_probs, answer = self.shard.decoder.score(hidden[rows], token_ids, **keywords)
             logits, logit_error = _logits(log_probs, answer)
-            return targets, np.where(mine[rows], logits, -np.inf), logit_error, answer
+            return token_ids, np.where(mine[rows], logits, -np.inf), logit_error, answer
 
         counts = np.where(self.left > 0, ids.shape[1], 0)
-        return self._ask(question, counts, ids.shape[1], target)
+        return self._ask(question, counts, ids.shape[1], spec)
 
-    def draws(self, hidden: Float32, how: Sampling, target: Mapping[str, Any]) -> ShardCandidates:
+    def draws(self, hidden: Float32, how: Sampling, spec: Mapping[str, Any]) -> ShardCandidates:
         """Return the shard's own draws [B, N] at the temperature, without other filters."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
@@ -134,12 +134,12 @@ class ShardRequest(NamedTuple):
             return ids, *_logits(log_probs, answer), answer
 
         counts = np.where(self.left > 0, how.samples, 0)
-        return self._ask(question, counts, how.samples, target)
+        return self._ask(question, counts, how.samples, spec)
 
     def _ask(
-        self, question: Callable[..., Reply], counts: Int64, width: int, target: Mapping[str, Any]
+        self, question: Callable[..., Reply], counts: Int64, width: int, spec: Mapping[str, Any]
     ) -> ShardCandidates:
-        """Return replies to `question`(rows, count, constraints and `target` as keywords).
+        """Return replies to `question`(rows, count, constraints and `spec` as keywords).
 
         Rows with equal counts [B] share a call; rows with 0 are not asked. K is `width`.
         """
@@ -151,7 +151,7 @@ class ShardRequest(NamedTuple):
         for count in np.unique(counts[counts > 0]).tolist():
             own, to = np.flatnonzero(counts == count), slice(count)
             sets = None if self.constraints is None else self.constraints.take(own)
-            keywords = {**target, "model": self.shard.model, "constraints": sets}
+            keywords = {**spec, "model": self.shard.model, "constraints": sets}
             local, logits[own, to], logit_error[own], answer = question(own, count, **keywords)
             ids[own, to], log_z[own] = local + np.int32(self.shard.first), _interval_of(answer)
             proven[own], scanned[own] = answer.proven, answer.scanned

@@ -343,7 +343,7 @@ def _made(task: Task) -> Continuation:
 def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
     log_z = zip(scores.low.tolist(), scores.high.tolist(), strict=True)
     best = zip(scores.ids.tolist(), scores.best.tolist(), strict=True)
-    rows = zip(ids, scores.targets.tolist(), best, log_z, strict=True)
+    rows = zip(ids, scores.log_probs.tolist(), best, log_z, strict=True)
     for token, log_prob, (best_ids, log_probs), (low, high) in rows:
         pairs = tuple(zip(best_ids, log_probs, strict=True))
         yield Scored(token, log_prob, pairs, (low, high) if low <= high else None)

@@ -10,7 +10,7 @@ import numpy as np
 from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import MOST_STEPS
 from logitsieve.api.results import Answer, Float32, Int32
 from logitsieve.console.questions import (
@@ -18,7 +18,7 @@ from logitsieve.console.questions import (
     Question,
     read_constraints,
     read_number,
-    read_target,
+    read_spec,
     read_whole,
     read_word,
 )
@@ -49,16 +49,16 @@ def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
 def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
     """Return the k best words of a context [1, D], with intervals of probabilities."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
-    target, constraints = read_target(question), read_constraints(decoder.index, question, config)
+    spec, constraints = read_spec(question), read_constraints(decoder.index, question, config)
     times = [
-        decoder.topk(hidden, k, constraints=constraints, **target).answer.compute_ns
+        decoder.topk(hidden, k, constraints=constraints, **spec).answer.compute_ns
         for _ in range(TIMED)
     ]
     normalizer: Any = default_normalizer(decoder.index)
-    proving: Target = {"normalizer": normalizer}
+    proving: ModelSpec = {"normalizer": normalizer}
     if normalizer in PROVING:
         proving["width"] = WIDTH
-    reply = decoder.topk(hidden, k, constraints=constraints, **target | proving)
+    reply = decoder.topk(hidden, k, constraints=constraints, **spec | proving)
     answer = reply.answer
     low, high = _log_z(answer)
     words = word_facts(decoder.index, reply.ids[0].tolist())
@@ -89,7 +89,7 @@ def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: Se
         top_k=top_k,
         top_p=read_number(question, "top_p", 1.0),
         min_p=read_number(question, "min_p", 0.0),
-        **read_target(question),
+        **read_spec(question),
     )
     ids, first, counts = np.unique(reply.ids[0], return_index=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -129,9 +129,9 @@ def why_not(
     index = decoder.index
     word = read_word(index, question.get("word"))
     k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
-    target, constraints = read_target(question), read_constraints(index, question, config)
-    reply = decoder.topk(hidden, k, constraints=constraints, **target)
-    head = decoder.engine_for(target, 1, k).answering
+    spec, constraints = read_spec(question), read_constraints(index, question, config)
+    reply = decoder.topk(hidden, k, constraints=constraints, **spec)
+    head = decoder.engine_for(spec, 1, k).answering
     answered, escalated = bool((reply.ids[0] == word).any()), bool(reply.answer.fallback[0])
     computed = answered or _looked_at(head, hidden, k, word)
     every: Int32 = np.arange(index.vocab_size, dtype=np.int32)[None]

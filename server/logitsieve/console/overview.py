@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from logitsieve.api.keywords import DEFAULT_TARGET, asked_max_error, asked_precision
+from logitsieve.api.keywords import DEFAULT_SPEC, asked_max_error, asked_precision
 from logitsieve.console.answers import Facts
 from logitsieve.console.questions import kept_count
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
@@ -87,7 +87,7 @@ def _auto_facts(served: Served) -> Facts:
     auto = served.decoder.auto
     taken = []
     for batch in auto.batches:
-        point = served.choose(DEFAULT_TARGET, batch, 1).engine
+        point = served.choose(DEFAULT_SPEC, batch, 1).engine
         taken.append({"rows": batch, "head": point.head, "knobs": point.knobs})
     return {"target": dict(auto.target), "auto": taken, "auto_disabled_points": len(served.left)}
 

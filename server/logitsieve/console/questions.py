@@ -9,7 +9,7 @@ import numpy as np
 from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest, naming
-from logitsieve.api.keywords import Target
+from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.results import Float32
 from logitsieve.index import Index
 from logitsieve.index.calibration import unpack_contexts
@@ -56,8 +56,8 @@ def read_context(index: Index, question: Question) -> Float32:
     return contexts[number : number + 1]
 
 
-def read_target(question: Question) -> Target:
-    target: Target = {}
+def read_spec(question: Question) -> ModelSpec:
+    spec: ModelSpec = {}
     head, knobs = question.get("head", ""), question.get("knobs") or {}
     if not isinstance(head, str):
         raise InvalidRequest("head", f"{head!r:.80}", "the name of a head")
@@ -66,13 +66,13 @@ def read_target(question: Question) -> Target:
     ):
         raise InvalidRequest("knobs", f"{knobs!r:.80}", "a number for each knob's name")
     if head:
-        target["head"] = head
+        spec["head"] = head
     if knobs:
-        target["knobs"] = knobs
+        spec["knobs"] = knobs
     for name in ("min_precision", "max_error"):
         if question.get(name) is not None:
-            target[name] = question[name]
-    return target
+            spec[name] = question[name]
+    return spec
 
 
 def read_whole(question: Question, field: str, default: int, most: int) -> int:

@@ -46,7 +46,7 @@ class ServeConfig:
     )
     threads: int = option(1, "Threads that compute: requests at once, rows of one request.", 1)
     max_rows: int = option(1024, "Most rows of a request; also bounds the size of a message.", 1)
-    max_k: int = option(1024, "Most answers, targets or beams per row.", 1)
+    max_k: int = option(1024, "Most answers, scored ids or beams per row.", 1)
     max_samples: int = option(1024, "Most draws per row.", 1)
     max_constraint_ids: int = option(
         1 << 20, "Most ids in all constraints of a request together.", 0

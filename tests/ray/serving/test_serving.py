@@ -81,9 +81,9 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
     how: dict[str, Any] = {"seeds": SEEDS, "top_k": 100, "top_p": 0.9}
     drawn = client.sample(HIDDEN, 2, **how)
     np.testing.assert_array_equal(drawn.ids, whole.sample(HIDDEN, 2, **how).ids)
-    targets = here.ids[:, :2]
-    scored = client.score(HIDDEN, targets, normalizer="full").log_probs
-    right = whole.score(HIDDEN, targets, normalizer="full").log_probs
+    token_ids = here.ids[:, :2]
+    scored = client.score(HIDDEN, token_ids, normalizer="full").log_probs
+    right = whole.score(HIDDEN, token_ids, normalizer="full").log_probs
     np.testing.assert_allclose(scored, right, atol=1e-5)
     bad = HIDDEN.copy()
     bad[2, 3] = np.nan

@@ -1,4 +1,4 @@
-"""AUTO over the wire: what a target chooses, and what clients see of the points."""
+"""AUTO over the wire: what a spec chooses, and what clients see of the points."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.server.models.served import BYTES_PER_US, US_PER_RANDOM, Served
-from logitsieve.server.rpc.codec import to_resolved_target
+from logitsieve.server.rpc.codec import to_resolved_spec
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.running import MEASURED, Running, write_model
@@ -18,10 +18,10 @@ Choice = tuple[str, dict[str, float]]  # a head, and its probes
 DENSE_US = 300 * 24 * 4 / BYTES_PER_US
 
 
-def asked(measured: Running, rows: int, k: int, **target: object) -> Choice:
-    """Head and probes of the answer to a target as any client may send it."""
+def asked(measured: Running, rows: int, k: int, **spec: object) -> Choice:
+    """Head and probes of the answer to a spec as any client may send it."""
     request = pb.TopKRequest(
-        target=pb.Target(model="demo@2", **target),  # type: ignore[arg-type]
+        model_spec=pb.ModelSpec(model="demo@2", **spec),  # type: ignore[arg-type]
         hidden=put(pb.Tensor(), make_hidden(rows)),
         k=k,
     )
@@ -35,7 +35,7 @@ FULL: Choice = ("full", {})
 
 
 @pytest.mark.parametrize(
-    ("rows", "k", "target", "expected"),
+    ("rows", "k", "spec", "expected"),
     [
         (1, 1, {}, THREE),
         (64, 1, {}, FULL),
@@ -55,9 +55,9 @@ FULL: Choice = ("full", {})
     ids=str,
 )
 def test_what_a_target_chooses(
-    measured: Running, rows: int, k: int, target: dict[str, object], expected: Choice
+    measured: Running, rows: int, k: int, spec: dict[str, object], expected: Choice
 ) -> None:
-    assert asked(measured, rows, k, **target) == expected
+    assert asked(measured, rows, k, **spec) == expected
 
 
 def test_points_as_clients_see_them(measured: Running) -> None:
@@ -82,14 +82,14 @@ def served(tmp_path: Path) -> Served:
 
 def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Served) -> None:
     """The batcher merges requests of one point."""
-    aims = [to_resolved_target(pb.Target(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
+    aims = [to_resolved_spec(pb.ModelSpec(log_z_width=width)) for width in (0.0, 0.1, 0.2, 0.1)]
     plain, one, other, again = (served.choose(aim, 1, 1) for aim in aims)
     assert one.engine is again.engine
     assert len({plain.engine, one.engine, other.engine}) == 3
     assert (plain.engine.normalizer, one.engine.normalizer) == ("", "full")
     assert plain.us_per_row < one.us_per_row == other.us_per_row
     one, same, other = (
-        served.choose(to_resolved_target(pb.Target(head=pb.Head(name=head))), 1, 1)
+        served.choose(to_resolved_spec(pb.ModelSpec(head=pb.Head(name=head))), 1, 1)
         for head in ("screen", "screen", "full")
     )
     assert one.pace is same.pace
@@ -100,8 +100,8 @@ def test_other_widths_are_answered_apart_and_an_engine_has_one_pace(served: Serv
 
 
 def test_an_estimate_is_the_measured_time_and_a_pass_over_w_for_log_z(served: Served) -> None:
-    def us(rows: int, log_z: bool = False, **target: Any) -> float:
-        return served.choose(to_resolved_target(pb.Target(**target)), rows, 1, log_z).us_per_row
+    def us(rows: int, log_z: bool = False, **spec: Any) -> float:
+        return served.choose(to_resolved_spec(pb.ModelSpec(**spec)), rows, 1, log_z).us_per_row
 
     assert us(64, exact=True) == 3.0
     assert us(9, head=pb.Head(name="screen")) == 1.0

@@ -75,7 +75,7 @@ def held(loop: Loop, models: Path, gate: Gate) -> Iterator[Administered]:
 
 def ask(served: Administered, model: str) -> None:
     """Straight to the channel: the client would try again until it is loaded."""
-    request = pb.TopKRequest(target=pb.Target(model=model))
+    request = pb.TopKRequest(model_spec=pb.ModelSpec(model=model))
     DecoderStub(served.run.channel).TopK(request, timeout=WAIT_S)
 
 

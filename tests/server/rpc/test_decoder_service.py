@@ -19,8 +19,8 @@ NAN = b"\x00\x00\xc0\x7f"
 UINT32_MAX = (1 << 32) - 1
 
 
-def target_with(**fields: Any) -> pb.Target:
-    return pb.Target(model="demo", **fields)
+def spec_with(**fields: Any) -> pb.ModelSpec:
+    return pb.ModelSpec(model="demo", **fields)
 
 
 # By the field that is named.
@@ -37,22 +37,22 @@ HIDDENS: dict[str, list[Any]] = {
         *(tensor(INT32, 4, 24), tensor(BOOL, 4, 24, bytes(96)), tensor(FLOAT32, 257, 24)),
     ],
 }
-TARGETS = [
-    (target_with(normalizer=77), "normalizer"),
-    (target_with(log_z_width=-0.1), "width"),
-    (target_with(log_z_width=float("nan")), "width"),
-    (target_with(log_z_width=0.1, normalizer=pb.NORMALIZER_SAMPLED), "width"),
-    (target_with(head=pb.Head(name="\u2603" * 9999)), "head"),
-    (target_with(head=pb.Head(name="AUTO", knobs={"probes": 1})), "knobs"),
-    (target_with(head=pb.Head(name="screen", knobs={"speed": 1})), "knobs.speed"),
-    (target_with(min_precision=0), "min_precision"),
-    (target_with(min_precision=1.5), "min_precision"),
-    (target_with(min_precision=float("nan")), "min_precision"),
-    *((target_with(max_error=value), "max_error") for value in (-1.0, 1.0, float("nan"))),
-    (target_with(max_error=0.1, exact=True), "max_error"),
-    (target_with(max_error=0.1, min_precision=0.5), "max_error"),
-    (target_with(max_error=0.1, head=pb.Head(name="screen")), "knobs.max_error"),
-    (pb.Target(), "model"),
+SPECS = [
+    (spec_with(normalizer=77), "normalizer"),
+    (spec_with(log_z_width=-0.1), "width"),
+    (spec_with(log_z_width=float("nan")), "width"),
+    (spec_with(log_z_width=0.1, normalizer=pb.NORMALIZER_SAMPLED), "width"),
+    (spec_with(head=pb.Head(name="\u2603" * 9999)), "head"),
+    (spec_with(head=pb.Head(name="AUTO", knobs={"probes": 1})), "knobs"),
+    (spec_with(head=pb.Head(name="screen", knobs={"speed": 1})), "knobs.speed"),
+    (spec_with(min_precision=0), "min_precision"),
+    (spec_with(min_precision=1.5), "min_precision"),
+    (spec_with(min_precision=float("nan")), "min_precision"),
+    *((spec_with(max_error=value), "max_error") for value in (-1.0, 1.0, float("nan"))),
+    (spec_with(max_error=0.1, exact=True), "max_error"),
+    (spec_with(max_error=0.1, min_precision=0.5), "max_error"),
+    (spec_with(max_error=0.1, head=pb.Head(name="screen")), "knobs.max_error"),
+    (pb.ModelSpec(), "model"),
 ]
 
 
@@ -121,12 +121,12 @@ OWN: dict[str, dict[str, list[Any]]] = {
         "min_p": [2.0],
     },
     "Score": {
-        "targets": [
+        "token_ids": [
             *(None, tensor(INT32, 3, 2), tensor(INT32, 4, 129), tensor(INT32, 4, 0)),
             tensor(INT32, 4, 2, b"\xff" * 32),
             put(pb.Tensor(), np.full((4, 1), 300, np.int32)),
         ],
-        "targets.dtype": [tensor(FLOAT32, 4, 2)],
+        "token_ids.dtype": [tensor(FLOAT32, 4, 2)],
     },
 }
 SPOILED = [
@@ -136,9 +136,9 @@ SPOILED = [
         for field, values in (HIDDENS | OWN[rpc]).items()
         for value in values
     ),
-    *((rpc, changed(rpc, target=target), field) for rpc in GOOD for target, field in TARGETS),
+    *((rpc, changed(rpc, model_spec=spec), field) for rpc in GOOD for spec, field in SPECS),
     *((rpc, changed(rpc, constraints=one), field) for rpc in GOOD for one, field in CONSTRAINTS),
-    ("TopK", changed("TopK", target=target_with(min_precision=0.5), k=0), "k"),
+    ("TopK", changed("TopK", model_spec=spec_with(min_precision=0.5), k=0), "k"),
 ]
 
 
@@ -169,7 +169,7 @@ def test_a_bad_request_names_a_field(server: Running, rpc: str, request_: Any, f
 )
 def test_models_that_are_not_served(server: Running, model: str) -> None:
     for rpc in GOOD:
-        request = changed(rpc, target=pb.Target(model=model))
+        request = changed(rpc, model_spec=pb.ModelSpec(model=model))
         error = unreadable(server, rpc, request.SerializeToString())
         assert (error.code, error.field) == (Code.NOT_FOUND.value[0], "model")
 

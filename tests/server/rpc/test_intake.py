@@ -16,7 +16,7 @@ from logitsieve.server.rpc.intake import COPIES, MOST_WAITING, OF_ADDRESS, Intak
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.conftest import Serve
-from tests.server.messages import GOOD, TARGET, RawStream, asked
+from tests.server.messages import GOOD, SPEC, RawStream, asked
 from tests.server.running import WAIT_S
 from tools.fuzz.services import Context
 
@@ -317,7 +317,7 @@ def test_over_a_real_port(serve: Serve, streams: bool) -> None:
 
 def test_a_call_that_failed_keeps_no_message(serve: Serve) -> None:
     hidden = put(pb.Tensor(), np.full((1000, 24), np.nan, np.float32))
-    not_finite = pb.TopKRequest(target=TARGET, hidden=hidden, k=3).SerializeToString()
+    not_finite = pb.TopKRequest(model_spec=SPEC, hidden=hidden, k=3).SerializeToString()
     with serve() as run:
         check = "/grpc.health.v1.Health/Check"
 

@@ -67,7 +67,7 @@ OF_ROWS: dict[str, dict[str, Any]] = {
     "TopK": {},
     "BeamStep": {"beams_in": 3, **VECTORS},
     "Sample": {"seeds": put(pb.Tensor(), np.array([7], np.uint64)), "top_k": 0, "top_p": None},
-    "Score": {"targets": put(pb.Tensor(), np.arange(2 * ROWS, dtype=np.int32).reshape(ROWS, 2))},
+    "Score": {"token_ids": put(pb.Tensor(), np.arange(2 * ROWS, dtype=np.int32).reshape(ROWS, 2))},
 }
 
 

@@ -60,7 +60,7 @@ def test_many_messages_of_every_kind_are_matched_by_id(server: Running) -> None:
 @pytest.mark.parametrize(
     ("message", "request_id", "field"),
     [
-        (asked("TopK", 9, changed("TopK", target=pb.Target(model="nothing"))), 9, "model"),
+        (asked("TopK", 9, changed("TopK", model_spec=pb.ModelSpec(model="nothing"))), 9, "model"),
         (b"\xff\xff\xff", 0, "request"),
         (b"", 0, "request"),
         (pb.DecodeRequest(id=9), 9, "request"),
@@ -68,7 +68,7 @@ def test_many_messages_of_every_kind_are_matched_by_id(server: Running) -> None:
         (asked("TopK", 9, pb.TopKRequest()), 9, "model"),
         (asked("TopK", 9, changed("TopK", k=0)), 9, "k"),
         (asked("Sample", 9, changed("Sample", seeds=None)), 9, "seeds"),
-        (asked("Score", 9, changed("Score", targets=None)), 9, "targets"),
+        (asked("Score", 9, changed("Score", token_ids=None)), 9, "token_ids"),
         (asked("BeamStep", 9, changed("BeamStep", beams_out=0)), 9, "beams_out"),
     ],
 )
@@ -149,7 +149,7 @@ def test_messages_are_counted_as_calls_are(server: Running) -> None:
 
     before = counts()
     stream = RawStream(server.channel)
-    stream.send(asked("Score", 1), asked("Score", 2, changed("Score", targets=None)), b"\xff")
+    stream.send(asked("Score", 1), asked("Score", 2, changed("Score", token_ids=None)), b"\xff")
     stream.half_close()
     assert len(stream.rest()) == 3
     assert [b - a for a, b in zip(before, counts(), strict=True)] == [1, 1, 1]

@@ -45,11 +45,11 @@ class Edits(NamedTuple):
         rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
         logits[rows, self.ids] = self.values
 
-    def apply_to_targets(self, logits: Float64, targets: Int32, vocab_size: int) -> None:
-        """Edit the logits [B, T] of `targets`, in place."""
+    def apply_to_ids(self, logits: Float64, token_ids: Int32, vocab_size: int) -> None:
+        """Edit the logits [B, T] of `token_ids`, in place."""
         if self.allow_list:
             logits[:] = -np.inf
-        keys = np.arange(len(targets))[:, None] * vocab_size + targets
+        keys = np.arange(len(token_ids))[:, None] * vocab_size + token_ids
         edited = keys_of(self.offsets, self.ids, vocab_size)
         named = among(keys, edited)
         logits[named] = self.values[np.searchsorted(edited, keys[named])]

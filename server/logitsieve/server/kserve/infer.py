@@ -111,14 +111,14 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
     seconds or 0, and the writer of the response.
     """
     kind, parameters = read_parameters(message)
-    inputs, target = _inputs(message, kind, max_rows), _target(parameters, model)
+    inputs, spec = _inputs(message, kind, max_rows), _spec(parameters, model)
     hidden = inputs.get("hidden")
     request: pb.TopKRequest | pb.SampleRequest
     if kind == TOP_K.method:
-        request = pb.TopKRequest(target=target, hidden=hidden, k=_scalar(inputs, "k"))
+        request = pb.TopKRequest(model_spec=spec, hidden=hidden, k=_scalar(inputs, "k"))
     else:
         request = pb.SampleRequest(
-            target=target,
+            model_spec=spec,
             hidden=hidden,
             samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
             seeds=inputs.get("seeds"),
@@ -130,7 +130,7 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
         )
     timeout_us = whole("parameters.timeout", parameters.get("timeout", 0), 0, MOST**2 - 1)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
-    if kind == TOP_K.method and not (target.normalizer or target.log_z_width):
+    if kind == TOP_K.method and not (spec.normalizer or spec.log_z_width):
         outputs.remove("log_z")
     write = partial(to_infer_response, _outputs(message, outputs), message.id)
     return KINDS[kind], request, timeout_us * 1e-6, write
@@ -154,7 +154,7 @@ def to_infer_response(outputs: tuple[str, ...], request_id: str, reply: Reply) -
     return cast(bytes, message.SerializeToString())
 
 
-def _target(parameters: Mapping[str, Any], model: str) -> pb.Target:
+def _spec(parameters: Mapping[str, Any], model: str) -> pb.ModelSpec:
     names = [name for name in parameters if name.startswith("knobs.")]
     head, knobs = parameters.get("head"), {name[6:]: parameters[name] for name in names}
     precision, exact = parameters.get("min_precision"), parameters.get("exact", False)
@@ -167,14 +167,14 @@ def _target(parameters: Mapping[str, Any], model: str) -> pb.Target:
         raise InvalidRequest("parameters", "several", allowed)
     code: Any = NORMALIZER_CODES[normalizer] if normalizer else 0
     asked = parameters.get("max_error")
-    target = pb.Target(model=model, normalizer=code, log_z_width=width, max_error=asked)
+    spec = pb.ModelSpec(model=model, normalizer=code, log_z_width=width, max_error=asked)
     if head or knobs:
-        target.head.CopyFrom(pb.Head(name=head, knobs=knobs))
+        spec.head.CopyFrom(pb.Head(name=head, knobs=knobs))
     elif precision is not None:
-        target.min_precision = precision
+        spec.min_precision = precision
     elif exact:
-        target.exact = True
-    return target
+        spec.exact = True
+    return spec
 
 
 def _inputs(message: Any, kind: str, max_rows: int) -> dict[str, pb.Tensor]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest, Unavailable
-from logitsieve.api.keywords import ResolvedTarget
+from logitsieve.api.keywords import ResolvedSpec
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
 from logitsieve.decoding.local_decoder import CHOICES_KEPT
@@ -126,13 +126,11 @@ class Served:
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
-    def choose(
-        self, target: ResolvedTarget, rows: int, k: int, log_z: bool = False
-    ) -> EngineChoice:
+    def choose(self, spec: ResolvedSpec, rows: int, k: int, log_z: bool = False) -> EngineChoice:
         """Choose an engine for `k` ids a row; `log_z`: log Z is needed without a normalizer too."""
         auto = self.decoder.auto
-        k_class = auto.k_class(k, target.precision)
-        return self._chosen(target, auto.batch(rows), k_class, log_z)
+        k_class = auto.k_class(k, spec.precision)
+        return self._chosen(spec, auto.batch(rows), k_class, log_z)
 
     def extra_us(self, logits: int, draws: int) -> float:
         return logits * self._us_per_logit + draws * self._us_per_draw
@@ -187,19 +185,19 @@ class Served:
         if self.files is not None:
             self.files.close()
 
-    def _choose(self, target: ResolvedTarget, batch: int, k: int, log_z: bool) -> EngineChoice:
+    def _choose(self, spec: ResolvedSpec, batch: int, k: int, log_z: bool) -> EngineChoice:
         auto, goal = self.decoder.auto, dict[int, float]()
-        head, knobs = target.head, target.knobs
-        if target.automatic:
-            asked = k, target.precision, target.max_error
+        head, knobs = spec.head, spec.knobs
+        if spec.automatic:
+            asked = k, spec.precision, spec.max_error
             goal = dict(auto.goal(*asked))
             head, knobs = auto.choose(batch, *asked, self._guard.refuted)
-        engine = self.decoder.engine(head, knobs, target.normalizer, target.width)
+        engine = self.decoder.engine(head, knobs, spec.normalizer, spec.width)
         dense_us = self.decoder.index.vocab_size * self._us_per_logit
         point = auto.measured.get(setting_of(engine.head, engine.knobs))
         us = dense_us if point is None else point.us_at(batch)
         one_pass = log_z and (engine.head == FULL.name or engine.estimates_log_z)
-        if not one_pass and (log_z or engine.normalizer not in SCANNED or target.width < inf):
+        if not one_pass and (log_z or engine.normalizer not in SCANNED or spec.width < inf):
             us += dense_us
         return EngineChoice(engine, us, self._pace(engine, log_z), origin_of(engine), goal)
 

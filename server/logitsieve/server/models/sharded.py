@@ -83,6 +83,6 @@ class ShardedPoint(ShardedEngine):
         self.model, self.version, self.digest = model.name, model.version, model.index.digest
         self.head, self.knobs = head or model.index.default_head, dict(knobs)
         self.normalizer, self.width = normalizer, width
-        target: dict[str, object] = {"head": self.head, "knobs": self.knobs}
-        target["normalizer"] = normalizer or None
-        super().__init__(model.decoder, {**target, "width": width if width < inf else None})
+        spec: dict[str, object] = {"head": self.head, "knobs": self.knobs}
+        spec["normalizer"] = normalizer or None
+        super().__init__(model.decoder, {**spec, "width": width if width < inf else None})

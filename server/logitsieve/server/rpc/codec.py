@@ -10,7 +10,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import (
     AUTO,
     NORMALIZER_CODES,
-    ResolvedTarget,
+    ResolvedSpec,
     asked_precision,
     asked_width,
 )
@@ -23,7 +23,7 @@ NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODE
 PROVENANCE = ("proven", "scanned", "fallback")  # columns of every answer
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
 STARTS_KEPT = 4096  # of about 200 bytes
-POINTS_KEPT, POINT_BYTES = 1024, 256  # targets that are read once, and their longest
+POINTS_KEPT, POINT_BYTES = 1024, 256  # specs that are read once, and their longest
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
@@ -55,37 +55,37 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
     return to_vector(getattr(message, name), parent + name, dtype)
 
 
-def to_resolved_target(target: pb.Target, max_error: float | None = None) -> ResolvedTarget:
-    """Convert a target, which may override `max_error`. InvalidRequest names the field."""
-    if target.ByteSize() > POINT_BYTES:
-        return _to_resolved_target(target, max_error)
-    return _known_target(target.SerializeToString(), max_error)
+def to_resolved_spec(spec: pb.ModelSpec, max_error: float | None = None) -> ResolvedSpec:
+    """Convert a spec, which may override `max_error`. InvalidRequest names the field."""
+    if spec.ByteSize() > POINT_BYTES:
+        return _to_resolved_spec(spec, max_error)
+    return _known_spec(spec.SerializeToString(), max_error)
 
 
 @lru_cache(maxsize=POINTS_KEPT)
-def _known_target(target: bytes, max_error: float | None) -> ResolvedTarget:
-    return _to_resolved_target(pb.Target.FromString(target), max_error)
+def _known_spec(spec: bytes, max_error: float | None) -> ResolvedSpec:
+    return _to_resolved_spec(pb.ModelSpec.FromString(spec), max_error)
 
 
-def _to_resolved_target(target: pb.Target, max_error: float | None) -> ResolvedTarget:
-    code = target.normalizer
+def _to_resolved_spec(spec: pb.ModelSpec, max_error: float | None) -> ResolvedSpec:
+    code = spec.normalizer
     normalizer = NORMALIZER_NAMES.get(code, str(code)) if code else ""
     head, knobs, precision = "", dict[str, float](), None
-    match target.WhichOneof("point"):
+    match spec.WhichOneof("point"):
         case "head":
-            head, knobs = target.head.name, dict(target.head.knobs)
+            head, knobs = spec.head.name, dict(spec.head.knobs)
             if head == AUTO:
                 head, precision = "", asked_precision(head, knobs, None, False)
         case "min_precision":
-            precision = asked_precision("", None, target.min_precision, False)
+            precision = asked_precision("", None, spec.min_precision, False)
         case "exact":
-            precision = asked_precision("", None, None, target.exact)
-    if target.HasField("max_error"):
-        max_error = target.max_error
+            precision = asked_precision("", None, None, spec.exact)
+    if spec.HasField("max_error"):
+        max_error = spec.max_error
     elif head or knobs or precision is not None:
         max_error = None
-    log_z = normalizer, asked_width(target.log_z_width or None)
-    return ResolvedTarget.of(head, tuple(sorted(knobs.items())), precision, max_error, *log_z)
+    log_z = normalizer, asked_width(spec.log_z_width or None)
+    return ResolvedSpec.of(head, tuple(sorted(knobs.items())), precision, max_error, *log_z)
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:

@@ -14,7 +14,7 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.metrics import CLIENT_WAIT, SHED, Call, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import Shadow
-from logitsieve.server.rpc.codec import to_resolved_target, to_response
+from logitsieve.server.rpc.codec import to_resolved_spec, to_response
 from logitsieve.server.rpc.handlers import unary
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.server.rpc.stream import DecodeStreams
@@ -48,15 +48,15 @@ class DecoderService:
         self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
         """Admit and read a request, compute its reply, and write it, by `write` if given."""
-        target = request.target
-        served = self.repository.routes.served(target.model)
-        call.route(target.model, served.decoder.name, served.decoder.version)
+        spec = request.model_spec
+        served = self.repository.routes.served(spec.model)
+        call.route(spec.model, served.decoder.name, served.decoder.version)
         self._admit(call)
         with served.leases:  # until the reply is written
             prepared = method.read(request, self.config, served.decoder.index)
             call.admitted_ns = perf_counter_ns()
-            asked = to_resolved_target(target, self.config.max_error)
-            del request, target  # their bytes have been copied
+            asked = to_resolved_spec(spec, self.config.max_error)
+            del request, spec  # their bytes have been copied
             call.shrink(call.size + prepared.reply_bytes)
             decoder = served.decoder
             asked = fitted_to(asked, prepared.purpose, decoder.auto, prepared.rows)

@@ -1,6 +1,6 @@
 """Readers of requests: sizes are checked here, on the event loop, values in `read`.
 
-Shape letters: B batch rows, T targets.
+Shape letters: B batch rows, T scored ids.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from logitsieve.api.requests import (
     Sampling,
     ScoreRequest,
     TopKRequest,
-    score_targets,
+    scored_ids,
 )
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.models.served import AnyIndex
@@ -53,17 +53,17 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     rows = _read_rows(request, config)
-    targets = to_array(request.targets, "targets", DType.INT32)  # [B, T]
-    if targets.shape[1] > config.max_k:
+    token_ids = to_array(request.token_ids, "token_ids", DType.INT32)  # [B, T]
+    if token_ids.shape[1] > config.max_k:
         allowed = f"at most {config.max_k}"
-        raise InvalidRequest("targets", f"{targets.shape[1]} targets a row", allowed)
+        raise InvalidRequest("token_ids", f"{token_ids.shape[1]} ids a row", allowed)
 
     def read() -> ScoreRequest:
-        hidden, wanted = rows.checked(index.dim), score_targets(targets, rows.size)
+        hidden, wanted = rows.checked(index.dim), scored_ids(token_ids, rows.size)
         return ScoreRequest(hidden, wanted, constraints=rows.constraints())
 
     purpose = ScoreRequest.purpose(rows.constrained)
-    return PreparedRequest(rows.size, 1, rows.edited + targets.size, 0, purpose, cache(read))
+    return PreparedRequest(rows.size, 1, rows.edited + token_ids.size, 0, purpose, cache(read))
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
