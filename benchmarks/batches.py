@@ -47,7 +47,7 @@ def main() -> None:
     print(races.batches(results))
 
 
-def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str, float]]:
+def measure(index: Index, hidden_states: Float32, progress: Any) -> dict[str, dict[str, float]]:
     """Microseconds a row, by head and B: the median over rounds of a turn's mean."""
     decoder = LocalDecoder(index)
     specs: dict[str, Any] = {
@@ -58,10 +58,10 @@ def measure(index: Index, hidden: Float32, progress: Any) -> dict[str, dict[str,
         for label, grade in raw.grades_of(index).items()
     }
     contenders = {name: partial(decoder.topk, **spec) for name, spec in specs.items()}
-    hidden = np.resize(hidden, (max(len(hidden), SIZES[-1]), index.dim))
+    hidden_states = np.resize(hidden_states, (max(len(hidden_states), SIZES[-1]), index.dim))
     found: dict[str, dict[str, float]] = {name: {} for name in specs}
     for number, size in enumerate(SIZES, start=1):
-        for name, us in race(contenders, hidden, size, K).items():
+        for name, us in race(contenders, hidden_states, size, K).items():
             found[name][str(size)] = us["median"]
         progress("batches", number, len(SIZES))
     return found

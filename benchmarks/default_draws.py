@@ -41,8 +41,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help="contexts of each file")
     options = parser.parse_args()
     hold_threads(1)
-    hidden = np.concatenate([few(np.load(path), options.rows) for path in options.contexts])
-    found = measure(LocalDecoder(open_index(options.index, threads=1)), hidden)
+    hidden_states = np.concatenate([few(np.load(path), options.rows) for path in options.contexts])
+    found = measure(LocalDecoder(open_index(options.index, threads=1)), hidden_states)
     raw.write(options.out, raw.read(options.out) | {options.name: found})
     print(table({options.name: found}))
 
@@ -52,27 +52,30 @@ def few(contexts: Float32, rows: int) -> Float32:
     return np.ascontiguousarray(contexts[:: max(1, len(contexts) // rows)][:rows], np.float32)
 
 
-def measure(decoder: LocalDecoder, hidden: Float32) -> dict[str, Any]:
+def measure(decoder: LocalDecoder, hidden_states: Float32) -> dict[str, Any]:
     """Microseconds of each context by temperature, filter, log-probabilities and head."""
     asked = {}
     for temperature in TEMPERATURES:
         for name, filters in FILTERS.items():
             options = {"temperature": temperature, **filters}
             plain, scored = (
-                compare(decoder, hidden, options | {"log_probs": each}) for each in (False, True)
+                compare(decoder, hidden_states, options | {"log_probs": each})
+                for each in (False, True)
             )
             asked[f"{name}, T = {temperature:g}"] = {"plain": plain, "scored": scored}
     index = decoder.index
-    shape = {"vocab_size": index.vocab_size, "dim": index.dim, "contexts": len(hidden)}
+    shape = {"vocab_size": index.vocab_size, "dim": index.dim, "contexts": len(hidden_states)}
     return {"machine": describe(), **shape, "asked": asked}
 
 
-def compare(decoder: LocalDecoder, hidden: Float32, options: dict[str, Any]) -> dict[str, Any]:
+def compare(
+    decoder: LocalDecoder, hidden_states: Float32, options: dict[str, Any]
+) -> dict[str, Any]:
     """Times of both heads, how many ids differ, and the errors of log p."""
-    us: dict[str, Float64] = {head: np.full(len(hidden), np.inf) for head in HEADS}
+    us: dict[str, Float64] = {head: np.full(len(hidden_states), np.inf) for head in HEADS}
     replies: dict[str, list[SampleReply]] = {head: [] for head in HEADS}
     for turn in range(ROUNDS):
-        for row, context in enumerate(hidden):
+        for row, context in enumerate(hidden_states):
             one = context[None].copy()
             for head in HEADS[:: 1 if turn % 2 else -1]:
                 started = thread_time_ns()

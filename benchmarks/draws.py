@@ -64,7 +64,7 @@ def sketch_of(data: Dataset, path: Path) -> Index:
 def measure(index: Index, data: Dataset) -> dict[str, Any]:
     """Microseconds a row of one draw, of many, and of filters; the share that took all of W."""
     wanted = min(MOST, max(FEWEST, PRODUCTS // data.weight.size), len(data.test))
-    hidden = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
+    hidden_states = np.ascontiguousarray(data.test[:: len(data.test) // wanted][:wanted])
     decoder, held = LocalDecoder(index), {"full", *raw.grades_of(index)}
     times, rows = {}, {}
     for name, (options, samples, warper) in ASKED.items():
@@ -75,14 +75,14 @@ def measure(index: Index, data: Dataset) -> dict[str, Any]:
         }
         contenders[SCORED] = sampling(decoder, PROOF, samples, options)
         contenders |= filtered(data, warper) if warper else dense(data, samples)
-        times[name] = race(contenders, hidden, 1, 0)
-        rows[name] = scanned(decoder, hidden, samples, options)
+        times[name] = race(contenders, hidden_states, 1, 0)
+        rows[name] = scanned(decoder, hidden_states, samples, options)
     return {
         "machine": describe(),
         "provenance": data.provenance,
         "vocab_size": index.vocab_size,
         "dim": index.dim,
-        "contexts": len(hidden),
+        "contexts": len(hidden_states),
         "us_per_row": times,
         "scanned": rows,
     }
@@ -98,11 +98,11 @@ def sampling(
 
 
 def scanned(
-    decoder: LocalDecoder, hidden: np.ndarray, samples: int, options: dict[str, Any]
+    decoder: LocalDecoder, hidden_states: np.ndarray, samples: int, options: dict[str, Any]
 ) -> dict[str, float]:
     """Rows of W that PROOF computes, the mean; and the share of contexts that took all."""
     given: Any = options | {"seeds": 0, "log_probs": False} | PROOF
-    rows = hidden[:, None]  # a batch may take all of W
+    rows = hidden_states[:, None]  # a batch may take all of W
     found = np.array([decoder.sample(row, samples, **given).answer.scanned[0] for row in rows])
     return {"rows": float(found.mean()), "all": float((found == decoder.index.vocab_size).mean())}
 

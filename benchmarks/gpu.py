@@ -4,7 +4,7 @@ For each shape, type of W, batch size and k, medians of warm calls in microsecon
 torch.nn.functional.linear with torch.topk (or a draw by torch.multinomial), and our heads.
 Without a GPU PyTorch's CPU device stands for one (TRITON_INTERPRET=1), and times mean nothing.
 
-Shape letters: B rows of hidden, C clusters, D hidden size, V vocabulary.
+Shape letters: B rows of hidden_states, C clusters, D hidden size, V vocabulary.
 """
 
 import argparse
@@ -112,19 +112,19 @@ def calls(
     made: Measured, weight: Tensor, bias: Tensor, rows: Float32, ks: Sequence[int]
 ) -> Iterator[tuple[str, int, Call]]:
     """Yield method, k and what is timed."""
-    hidden = torch.from_numpy(rows).to(weight.device)
-    stored, seeds = hidden.to(weight.dtype), np.arange(len(rows), dtype=np.uint64)
+    hidden_states = torch.from_numpy(rows).to(weight.device)
+    stored, seeds = hidden_states.to(weight.dtype), np.arange(len(rows), dtype=np.uint64)
     for k in ks:
         yield "torch", k, partial(product_and_topk, stored, weight, bias, k)
         for name, head in made.heads.items():
-            yield name, k, partial(head.topk, hidden, k)
+            yield name, k, partial(head.topk, hidden_states, k)
     yield "torch", 0, lambda: linear(stored, weight, bias).softmax(1).multinomial(1)
     yield "full", 0, partial(made.heads["full"].draw, rows, DrawOptions(1, seeds))
 
 
-def product_and_topk(hidden: Tensor, weight: Tensor, bias: Tensor, k: int) -> object:
+def product_and_topk(hidden_states: Tensor, weight: Tensor, bias: Tensor, k: int) -> object:
     """Do what a step costs without us."""
-    return linear(hidden, weight, bias).topk(k)
+    return linear(hidden_states, weight, bias).topk(k)
 
 
 def median_us(call: Call, device: torch.device, repeats: int) -> float:

@@ -76,9 +76,12 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     decay = np.exp(-np.arange(dim, dtype=np.float32) / (dim / 8))  # for a sketch to work with
     weight = aligned(random.standard_normal((vocab_size, dim), np.float32) * decay)
     softmax = Softmax(weight, np.zeros(vocab_size, np.float32))
-    hidden = aligned(random.standard_normal((512, dim), np.float32) * decay)
+    hidden_states = aligned(random.standard_normal((512, dim), np.float32) * decay)
     full = FullHead(softmax)
-    moments = fit.second_moments(weight, fit.RIDGE), fit.second_moments(hidden, fit.CONTEXT_RIDGE)
+    moments = (
+        fit.second_moments(weight, fit.RIDGE),
+        fit.second_moments(hidden_states, fit.CONTEXT_RIDGE),
+    )
     basis = fit.rotated_at_random(fit.balanced(*moments), FIRST, seed=0)
     sketch = fit.code(rotate(softmax, rounded(basis)), FIRST)
     coded = {name: aligned(array) for name, array in sketch.items()}
@@ -94,9 +97,12 @@ def works(vocab_size: int, dim: int) -> list[Work]:
     screen = ScreenHead.from_arrays(softmax, arrays, fallback=full, threads=1, knobs={})
     whole, listed = weight.nbytes, LISTED * dim * 4
     codes, hot = CLUSTERS * dim, min(weight.nbytes, CLUSTERS * LISTED * dim * 4)
-    rows = {n: cycle([hidden[i : i + n] for i in range(0, len(hidden), n)]) for n in (1, 64)}
+    rows = {
+        n: cycle([hidden_states[i : i + n] for i in range(0, len(hidden_states), n)])
+        for n in (1, 64)
+    }
     row = rows[1].__next__  # others at each call, as in service
-    found = screen.candidates(hidden[:1], K)
+    found = screen.candidates(hidden_states[:1], K)
     logits = np.empty(len(found.ids), np.float64)
     address = softmax.descriptor.ctypes.data
 

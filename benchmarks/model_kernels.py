@@ -34,17 +34,17 @@ BATCHES = 1, 8
 
 
 @kernel("(int64, float32[:,::1], int64, float64[:,::1])")
-def groups_read(address: int, hidden: Any, limit: int, read: Any) -> int:
+def groups_read(address: int, hidden_states: Any, limit: int, read: Any) -> int:
     """Fill read [B, 4]: the groups whose levels a row reads, and the rows of W that it computes."""
     descriptor, one, bad = int64_pointer(address), np.int64(1), -1
-    dim, groups = hidden.shape[1], first_groups(descriptor, limit)
+    dim, groups = hidden_states.shape[1], first_groups(descriptor, limit)
     own, ids = query_size(dim, limit) + LOGITS, np.empty(limit, np.int32)
     scratch = np.empty(own + sieving_size(descriptor, one, groups, limit, FORGET), np.float64)
     sieving = shift(pointer(scratch), own)
-    for row in range(len(hidden)):
+    for row in range(len(hidden_states)):
         queries, bad = begin_block(
-            descriptor, pointer(scratch), one, row_of(pointer(hidden), row, dim), pointer(ids),
-            np.int64(0), one, limit, False,
+            descriptor, pointer(scratch), one, row_of(pointer(hidden_states), row, dim),
+            pointer(ids), np.int64(0), one, limit, False,
         )  # fmt: skip
         if bad >= 0:
             break
@@ -57,10 +57,10 @@ def groups_read(address: int, hidden: Any, limit: int, read: Any) -> int:
     return bad
 
 
-def sketch_bytes(head: Any, hidden: Float32) -> float:
+def sketch_bytes(head: Any, hidden_states: Float32) -> float:
     """Bytes that a row's answer reads, on average: levels, level 0, directions, rows of W."""
-    read: Float64 = np.empty((len(hidden), LEVEL_COUNT + 1))
-    assert groups_read(head._address, hidden, K, read) < 0, "a context is refused"
+    read: Float64 = np.empty((len(hidden_states), LEVEL_COUNT + 1))
+    assert groups_read(head._address, hidden_states, K, read) < 0, "a context is refused"
     arrays, stored = head._arrays, head._softmax.stored
     sizes = [arrays[name].shape[1] for name in ("first", "middle", "fine")]
     whole = arrays["coarse"].nbytes + arrays["directions"].nbytes

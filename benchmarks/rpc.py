@@ -71,7 +71,7 @@ def measure(index: Index, contexts: np.ndarray) -> dict[str, Any]:
 
 def compare(index: Index, contexts: np.ndarray, normalizer: pb.Normalizer) -> dict[str, Any]:
     """p50 and p99 of the servers in microseconds, and the ratios of alternating runs."""
-    requests = [pb.TopKRequest(hidden=put(pb.Tensor(), row[None]), k=K) for row in contexts]
+    requests = [pb.TopKRequest(hidden_states=put(pb.Tensor(), row[None]), k=K) for row in contexts]
     for request in requests:
         request.model_spec.normalizer = normalizer
     with keeping_apart() as cpus, our_server(index, cpus) as address:

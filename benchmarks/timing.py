@@ -13,7 +13,9 @@ from benchmarks.machine import read_all
 from logitsieve.api.results import Float32
 from logitsieve.utils.options import Progress, no_progress
 
-Search: TypeAlias = Callable[[Float32, int], object]  # (hidden [B, D], k) -> an answer of any form
+Search: TypeAlias = Callable[
+    [Float32, int], object
+]  # (hidden_states [B, D], k) -> an answer of any form
 Point: TypeAlias = Callable[[int], Search]  # makes itself ready for so many threads
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 9
@@ -37,24 +39,30 @@ class Mode(NamedTuple):
         return f"B={self.batch} threads={self.threads}"
 
 
-def batches_of(hidden: Float32, batch: int) -> list[Float32]:
+def batches_of(hidden_states: Float32, batch: int) -> list[Float32]:
     """Consecutive batches, each an array of its own as a decoder would hand over."""
-    return [hidden[i : i + batch].copy() for i in range(0, len(hidden) - batch + 1, batch)]
+    return [
+        hidden_states[i : i + batch].copy() for i in range(0, len(hidden_states) - batch + 1, batch)
+    ]
 
 
 def race(
-    contenders: Mapping[str, Search], hidden: Float32, batch: int, k: int
+    contenders: Mapping[str, Search], hidden_states: Float32, batch: int, k: int
 ) -> dict[str, dict[str, float]]:
     """`time_points` of searches on one thread, by name."""
     points = [lambda _, search=search: search for search in contenders.values()]
-    return dict(zip(contenders, time_points(points, hidden, Mode(batch, 1), k), strict=True))
+    return dict(zip(contenders, time_points(points, hidden_states, Mode(batch, 1), k), strict=True))
 
 
 def time_points(
-    points: Sequence[Point], hidden: Float32, mode: Mode, k: int, progress: Progress = no_progress
+    points: Sequence[Point],
+    hidden_states: Float32,
+    mode: Mode,
+    k: int,
+    progress: Progress = no_progress,
 ) -> list[dict[str, float]]:
     """Microseconds a row of each point: median over rounds of a turn's mean, least and most."""
-    batches = batches_of(hidden, mode.batch)
+    batches = batches_of(hidden_states, mode.batch)
     calls = [call_ns(point, batches, mode, k) for point in points]
     turns = [_cold_calls(call) * (call + CLEARING_NS) if mode.cold else call for call in calls]
     share = sum(max(turn, TURN_NS) for turn in turns)

@@ -113,8 +113,8 @@ class Translating:
             )
             inner = functional.relu(layer.linear1(layer.norm3(x_B1D)))
             x_B1D = x_B1D + layer.linear2(inner)
-        hidden: Float32 = self._decoder.norm(x_B1D)[:, 0].numpy()
-        return hidden
+        hidden_states: Float32 = self._decoder.norm(x_B1D)[:, 0].numpy()
+        return hidden_states
 
 
 class Peer:
@@ -125,15 +125,21 @@ class Peer:
 
     @torch.inference_mode()
     def beam_step(
-        self, hidden: Float32, scores: Float32, *, beams_in: int, beams_out: int, **options: Any
+        self,
+        hidden_states: Float32,
+        scores: Float32,
+        *,
+        beams_in: int,
+        beams_out: int,
+        **options: Any,
     ) -> Any:
-        sums = torch.log_softmax(self._logits(hidden), dim=1)
+        sums = torch.log_softmax(self._logits(hidden_states), dim=1)
         sums += torch.from_numpy(np.asarray(scores, np.float32)).reshape(-1, 1)
         size = sums.shape[1]
         values, best = torch.topk(sums.view(-1, beams_in * size), beams_out)
         parents, tokens = (each.astype(np.int32) for each in np.divmod(best.numpy(), size))
         ended, ranks = np.isin(tokens, options["eos_ids"]), values.numpy()
-        answer = SimpleNamespace(proven=np.zeros(len(hidden), np.bool_))
+        answer = SimpleNamespace(proven=np.zeros(len(hidden_states), np.bool_))
         return SimpleNamespace(
             parents=parents,
             tokens=tokens,
@@ -155,12 +161,12 @@ def peers(softmax: Softmax) -> dict[str, Peer]:
     model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in named.items())
     int8 = session(model.SerializeToString(), 1)
 
-    def by_torch(hidden: Float32) -> Tensor:
-        rows = torch.from_numpy(hidden).bfloat16()
+    def by_torch(hidden_states: Float32) -> Tensor:
+        rows = torch.from_numpy(hidden_states).bfloat16()
         return functional.linear(rows, half, half_bias).float()
 
     return {
-        "numpy": Peer(lambda hidden: torch.from_numpy(hidden @ weight_DV + bias)),
+        "numpy": Peer(lambda hidden_states: torch.from_numpy(hidden_states @ weight_DV + bias)),
         "torch bf16": Peer(by_torch),
         "ONNX int8": Peer(lambda h: torch.from_numpy(int8.run(("logits",), {"hidden": h})[0])),
     }
@@ -175,11 +181,11 @@ class Clocked:
     nanoseconds: int = 0
     rows: int = 0
 
-    def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> Any:
+    def beam_step(self, hidden_states: Float32, scores: Float32, **options: Any) -> Any:
         start = thread_time_ns()
-        reply = self.decoder.beam_step(hidden, scores, **options, **self.spec)
+        reply = self.decoder.beam_step(hidden_states, scores, **options, **self.spec)
         self.nanoseconds += thread_time_ns() - start
-        self.rows += len(hidden)
+        self.rows += len(hidden_states)
         return reply
 
 
@@ -224,9 +230,9 @@ def capture(module: Any, model: Any, folder: Path, out: Path) -> None:
     with bars() as progress:
         for name, pairs in texts.items():
 
-            def logits(hidden: Float32, kept: list[Float32] = found[name]) -> Tensor:
-                kept.append(hidden)
-                return torch.from_numpy(hidden @ weight.T + bias)
+            def logits(hidden_states: Float32, kept: list[Float32] = found[name]) -> Tensor:
+                kept.append(hidden_states)
+                return torch.from_numpy(hidden_states @ weight.T + bias)
 
             for start in range(0, len(pairs), SENTENCES):
                 sources = [source for source, _ in pairs[start : start + SENTENCES]]

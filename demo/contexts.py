@@ -48,7 +48,7 @@ def capture_contexts(model: Lstm, windows_WT: Int64, out: Path, progress: Progre
     blocks = []
     for start in range(0, len(windows_WT), WINDOWS_AT_ONCE):
         read_BT = windows_WT[start : start + WINDOWS_AT_ONCE]
-        hidden_BTD, _ = model.hidden(read_BT)
+        hidden_BTD, _ = model.hidden_states(read_BT)
         blocks.append(hidden_BTD.reshape(read_BT.size, -1).astype(np.float16))
         progress(f"read to {out.stem}", start + len(read_BT), len(windows_WT))
     np.save(out, np.concatenate(blocks))

@@ -48,14 +48,16 @@ class Reader:
         self._state: State | None = None
 
     def read(self, words: Sequence[Sequence[int]]) -> Float32:
-        """Read T more words in each row; hidden [B, D] then predicts the next."""
-        hidden_BTD, self._state = self._model.hidden(words, self._state)
+        """Read T more words in each row; hidden_states [B, D] then predicts the next."""
+        hidden_BTD, self._state = self._model.hidden_states(words, self._state)
         return np.asarray(hidden_BTD[:, -1])
 
     def step(self, parents: Int32, tokens: Int32) -> Float32:
         """Continue row parents[r] by tokens[r] as row r, for `beam_search`."""
         assert self._state is not None
-        self._state = [(hidden[parents], cell[parents]) for hidden, cell in self._state]
+        self._state = [
+            (hidden_states[parents], cell[parents]) for hidden_states, cell in self._state
+        ]
         return self.read(tokens[:, None].tolist())
 
 

@@ -86,9 +86,11 @@ def show(options: Options, console: Console) -> None:
     with LlamaContext(path, threads=options.threads) as context:
         stages.title(f"{options.model}: V = {index.vocab_size:,}, D = {index.dim}")
         runs = race(context, LocalDecoder(index), options)
-        hidden = {name: replayed(context, options.prompt, run.ids) for name, run in runs.items()}
+        hidden_states = {
+            name: replayed(context, options.prompt, run.ids) for name, run in runs.items()
+        }
         right = {
-            name: int((argmax(context.gguf.matrix, hidden[name]) == np.array(run.ids)).sum())
+            name: int((argmax(context.gguf.matrix, hidden_states[name]) == np.array(run.ids)).sum())
             for name, run in runs.items()
         }
         stages.done("write", f"{options.rounds} times in turns; {context.host.system_info}")

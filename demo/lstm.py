@@ -54,7 +54,7 @@ class Lstm(NamedTuple):
         )
         return cls(tensors["embedding.weight"], tensors["output.bias"], layers)
 
-    def hidden(self, ids: ArrayLike, state: State | None = None) -> tuple[Float32, State]:
+    def hidden_states(self, ids: ArrayLike, state: State | None = None) -> tuple[Float32, State]:
         """Return what enters the softmax, [B, T, D], after each of `ids` [B, T], and the state."""
         read_BTD, after = self.weight[np.asarray(ids)], []
         zeros_BD = np.zeros((len(read_BTD), read_BTD.shape[2]), np.float32)

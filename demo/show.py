@@ -61,9 +61,13 @@ class Stages:
     def bars(self) -> Iterator[Report]:
         """Yield a callback (step, done, total), drawn on a terminal until the stage ends."""
         columns = TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn()
-        hidden = not self.console.is_terminal
+        hidden_states = not self.console.is_terminal
         with Progress(
-            *columns, TimeElapsedColumn(), console=self.console, transient=True, disable=hidden
+            *columns,
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=hidden_states,
         ) as display:
             tasks: dict[str, TaskID] = {}
 
@@ -176,7 +180,7 @@ def next_commands(index: Path) -> Iterator[Text]:
     """Yield commands to try with the index <models>/<name>/<version>."""
     folder, models = index.parent, index.parent.parent
     program = os.path.relpath(PROGRAM)
-    query = f"--hidden {folder / PROMPTS} --vocab-file {index / 'vocabulary.txt'} -k 3"
+    query = f"--hidden-states {folder / PROMPTS} --vocab-file {index / 'vocabulary.txt'} -k 3"
     for purpose, command in (
         ("Look at its heads and operating points", f"inspect {index}"),
         (

@@ -34,10 +34,10 @@ def main(arrays: Path, out: Path, config: BuildConfig | None = None) -> None:
     )
 
     decoder = LocalDecoder(index)
-    hidden = contexts[-64:]  # [B, D]
-    truth = decoder.topk(hidden, 5, head="full")
+    hidden_states = contexts[-64:]  # [B, D]
+    truth = decoder.topk(hidden_states, 5, head="full")
     for head in ("sketch", "screen"):
-        reply = decoder.topk(hidden, 5, head=head)
+        reply = decoder.topk(hidden_states, 5, head=head)
         same = (reply.ids == truth.ids).mean()
         proven, rows = reply.answer.proven.mean(), reply.answer.scanned.mean()
         print(f"{head:9}  same ids {same:.3f}  proven {proven:.3f}  rows {rows:,.0f}")

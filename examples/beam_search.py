@@ -31,7 +31,7 @@ class Model:
         self.state = rng.standard_normal((sentences, dim)).astype(np.float32)
 
     def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Continue row parents[r] with tokens[r]: int32 [R] each, to hidden [R, D]."""
+        """Continue row parents[r] with tokens[r]: int32 [R] each, to hidden_states [R, D]."""
         self.state = 0.5 * self.state[parents] + self.embedding[tokens]
         return self.state
 
@@ -42,7 +42,7 @@ def main(path: str) -> None:
     model = Model(index.vocab_size, index.dim, sentences=2)
     result = beam_search(
         LocalDecoder(index),
-        model.state,  # hidden [2, D] of the first tokens
+        model.state,  # hidden_states [2, D] of the first tokens
         model.step,
         beams=4,
         eos_ids=[1],

@@ -24,12 +24,12 @@ def main(address: str, model: str) -> None:
         if error.status() == "StatusCode.UNIMPLEMENTED":
             sys.exit(f"{address} answers no KServe: it needs the extra kserve")
         raise
-    [hidden_input] = [entry for entry in inputs if entry.name == "hidden"]
+    [hidden_input] = [entry for entry in inputs if entry.name == "hidden_states"]
     dim = int(hidden_input.shape[-1])
-    hidden = np.random.default_rng(0).standard_normal((4, dim)).astype(np.float32)
+    hidden_states = np.random.default_rng(0).standard_normal((4, dim)).astype(np.float32)
 
-    rows = triton.InferInput("hidden", hidden.shape, "FP32")
-    rows.set_data_from_numpy(hidden)
+    rows = triton.InferInput("hidden_states", hidden_states.shape, "FP32")
+    rows.set_data_from_numpy(hidden_states)
     k = triton.InferInput("k", [1], "INT32")
     k.set_data_from_numpy(np.array([5], np.int32))
     result = client.infer(model, [rows, k], parameters={"head": "sketch"})

@@ -27,22 +27,24 @@ def blocking(address: str, model: str) -> int:
     """One call with a row, then many over a stream, which costs less a call; returns D."""
     with DecoderClient(address) as decoder:
         dim = decoder.model(model).dim
-        hidden = np.random.default_rng(0).standard_normal((8, dim))
-        reply = decoder.topk(hidden, 3, model=model, head="sketch")
+        hidden_states = np.random.default_rng(0).standard_normal((8, dim))
+        reply = decoder.topk(hidden_states, 3, model=model, head="sketch")
         print("one call ", reply.ids[:, 0].tolist(), "proven", bool(reply.answer.proven.all()))
         with decoder.stream() as stream:
-            rows = [stream.topk(row, 3, model=model, head="sketch") for row in hidden]
+            rows = [stream.topk(row, 3, model=model, head="sketch") for row in hidden_states]
         print("stream   ", [int(reply.ids[0, 0]) for reply in rows])
-        draws = decoder.sample(hidden, 2, seeds=range(8), temperature=0.8, top_k=20, model=model)
+        draws = decoder.sample(
+            hidden_states, 2, seeds=range(8), temperature=0.8, top_k=20, model=model
+        )
         print("draws    ", draws.ids.tolist())
     return dim
 
 
 async def awaited(address: str, model: str, dim: int) -> None:
     """Eight requests in flight at once over one channel."""
-    hidden = np.random.default_rng(0).standard_normal((8, dim))
+    hidden_states = np.random.default_rng(0).standard_normal((8, dim))
     async with AsyncDecoderClient(address) as decoder:
-        calls = (decoder.topk(row, 3, model=model, head="sketch") for row in hidden)
+        calls = (decoder.topk(row, 3, model=model, head="sketch") for row in hidden_states)
         replies = await asyncio.gather(*calls)
     print("asyncio  ", [int(reply.ids[0, 0]) for reply in replies])
 

@@ -40,9 +40,11 @@ def decaying(
     random = np.random.default_rng(0)
     scales = np.exp(-np.arange(dim) / (dim * length))
     weight = random.standard_normal((vocab_size, dim)) * scales
-    hidden = random.standard_normal((rows, dim)) * scales * 5
+    hidden_states = random.standard_normal((rows, dim)) * scales * 5
     bias = random.standard_normal(vocab_size)
-    return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden.astype(np.float32)
+    return Softmax(weight.astype(np.float32), bias.astype(np.float32)), hidden_states.astype(
+        np.float32
+    )
 
 
 def matrix_of(kind: str, vocab_size: int, dim: int) -> np.ndarray:
@@ -115,9 +117,9 @@ def frequency_arrays(softmax: Softmax) -> Arrays:
     return {"ids": order.astype(np.int32)}
 
 
-def rotated(softmax: Softmax, hidden: np.ndarray) -> np.ndarray:
-    """The builder's change of coordinates for contexts like `hidden`."""
-    return balanced(row_moments(softmax, RIDGE), second_moments(hidden, CONTEXT_RIDGE))
+def rotated(softmax: Softmax, hidden_states: np.ndarray) -> np.ndarray:
+    """The builder's change of coordinates for contexts like `hidden_states`."""
+    return balanced(row_moments(softmax, RIDGE), second_moments(hidden_states, CONTEXT_RIDGE))
 
 
 def basis_of(arrays: Mapping[str, np.ndarray]) -> np.ndarray:

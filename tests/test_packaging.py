@@ -87,8 +87,8 @@ def programs(
 
 def fixed_answer(request: pb.TopKRequest, context: object) -> pb.TopKResponse:
     """Id 7 and the sum of each row."""
-    hidden = np.frombuffer(request.hidden.data, np.float32)
-    logits = hidden.reshape(request.hidden.rows, -1).sum(axis=1, keepdims=True)
+    hidden_states = np.frombuffer(request.hidden_states.data, np.float32)
+    logits = hidden_states.reshape(request.hidden_states.rows, -1).sum(axis=1, keepdims=True)
     response, rows = pb.TopKResponse(), len(logits)
     response.answer.model, response.answer.version = "fixed", "1"
     for tensor, array in (

@@ -38,13 +38,13 @@ def judge(
             texts = stretches(context, kind, gguf.parents[1], tokens)
             for start in range(0, len(texts), AT_ONCE):
                 part = texts[start : start + AT_ONCE]
-                hidden = read_stretches(context, part)
-                best = argmax(context.gguf.matrix, hidden)
+                hidden_states = read_stretches(context, part)
+                best = argmax(context.gguf.matrix, hidden_states)
                 chosen = [
                     read_stretches(context, [text], headless=False).argmax(1) for text in part
                 ]
                 count(found, PEER, np.concatenate(chosen) == best, np.zeros(len(best)))
-                count_heads(found, decoder, hidden, best)
+                count_heads(found, decoder, hidden_states, best)
                 print(kind, dict(found), flush=True)
     return judged
 
@@ -55,7 +55,7 @@ def judge_greedy(
     """The same for about `tokens` greedy tokens of each kind, which the model writes itself.
 
     AT_ONCE texts are decoded together, by the default grade, from their beginnings; every grade
-    answers the same rows of hidden. Chat has LENGTH tokens of each prompt, and no more.
+    answers the same rows of hidden_states. Chat has LENGTH tokens of each prompt, and no more.
     """
     decoder = LocalDecoder(open_index(index, threads=threads))
     judged = {f"greedy {kind}": Counts(Counter) for kind in kinds}
@@ -66,9 +66,9 @@ def judge_greedy(
         for kind, found in zip(kinds, judged.values(), strict=True):
             texts = beginnings(context, kind, gguf.parents[1], -(-tokens // LENGTH))
             for start in range(0, len(texts), AT_ONCE):
-                hidden = greedy(context, head, texts[start : start + AT_ONCE])
-                best = argmax(context.gguf.matrix, hidden)
-                count_heads(found, decoder, hidden, best, GRADED)
+                hidden_states = greedy(context, head, texts[start : start + AT_ONCE])
+                best = argmax(context.gguf.matrix, hidden_states)
+                count_heads(found, decoder, hidden_states, best, GRADED)
                 print(f"greedy {kind}", dict(found), flush=True)
     return judged
 
@@ -82,7 +82,7 @@ def beginnings(context: LlamaContext, kind: str, cache: Path, count: int) -> lis
 
 
 def greedy(context: LlamaContext, head: OutputHead, texts: Sequence[list[int]]) -> Float32:
-    """Continue texts together by LENGTH tokens each, past any end; return hidden [N, D]."""
+    """Continue texts together by LENGTH tokens each, past any end; return hidden_states [N, D]."""
     context.forget()
     rows = np.concatenate([context.read(text, place) for place, text in enumerate(texts)])
     kept = []
@@ -96,7 +96,7 @@ def greedy(context: LlamaContext, head: OutputHead, texts: Sequence[list[int]]) 
 def count_heads(
     found: Counts,
     decoder: LocalDecoder,
-    hidden: Float32,
+    hidden_states: Float32,
     best: Int64,
     names: Collection[str] = HEADS,
 ) -> None:
@@ -108,7 +108,7 @@ def count_heads(
         for size in (1, AT_ONCE):
             for start in range(0, len(best), size):
                 part = slice(start, start + size)
-                top = decoder.topk(hidden[part], 1, **spec)
+                top = decoder.topk(hidden_states[part], 1, **spec)
                 right[part] &= top.ids[:, 0] == best[part]
                 proven[part] &= top.answer.proven
         count(found, name, right, proven)

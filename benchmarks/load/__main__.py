@@ -92,8 +92,8 @@ def closed_loops(index: Index, plan: Plan, cpus: list[int]) -> list[dict[str, An
     """Results by rows and clients: the default head, full, and an echo of such a reply."""
     found = []
     for rows in ROWS:
-        hidden = np.load(plan.contexts, mmap_mode="r")[:rows]
-        request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
+        hidden_states = np.load(plan.contexts, mmap_mode="r")[:rows]
+        request = pb.TopKRequest(hidden_states=put(pb.Tensor(), hidden_states), k=plan.k)
         with (
             server(index, cpus) as address,
             echo_server(stub_of(address).TopK(request), cpus) as other,

@@ -103,8 +103,8 @@ def requests(plan: Plan) -> list[bytes]:
     starts = [number * plan.rows % (len(contexts) - plan.rows) for number in range(REQUESTS)]
     made = []
     for start in starts:
-        hidden = np.asarray(contexts[start : start + plan.rows], np.float32)
-        request = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=plan.k)
+        hidden_states = np.asarray(contexts[start : start + plan.rows], np.float32)
+        request = pb.TopKRequest(hidden_states=put(pb.Tensor(), hidden_states), k=plan.k)
         if plan.head:
             request.model_spec.head.name = plan.head
         if plan.alone:

@@ -84,10 +84,13 @@ class Clocked:
         self._decoder, self._spec = decoder, spec
         self.seconds, self.rows = 0.0, 0
 
-    def beam_step(self, hidden: Float32, scores: Float32, **options: Any) -> BeamStepReply:
+    def beam_step(self, hidden_states: Float32, scores: Float32, **options: Any) -> BeamStepReply:
         start = perf_counter()
-        reply = self._decoder.beam_step(hidden, scores, **{**options, **self._spec})
-        self.seconds, self.rows = self.seconds + perf_counter() - start, self.rows + len(hidden)
+        reply = self._decoder.beam_step(hidden_states, scores, **{**options, **self._spec})
+        self.seconds, self.rows = (
+            self.seconds + perf_counter() - start,
+            self.rows + len(hidden_states),
+        )
         return reply
 
 
@@ -133,8 +136,8 @@ def bleu(lines: list[list[str]], references: list[list[str]]) -> float:
 
 def contexts(model: Any, state: list[torch.Tensor]) -> Float32:
     memory, padded, prefix = state
-    hidden: Float32 = model.hidden(prefix, memory, padded)[:, -1].numpy()
-    return hidden
+    hidden_states: Float32 = model.hidden_states(prefix, memory, padded)[:, -1].numpy()
+    return hidden_states
 
 
 def fitted(data: Dataset, heads: tuple[str, ...], **config: Any) -> AbstractContextManager[Index]:
@@ -186,14 +189,14 @@ def table_6(options: Options) -> Rows:
 
 
 def scored(
-    decoder: LocalDecoder, spec: ModelSpec, hidden: Float32, words: np.ndarray
+    decoder: LocalDecoder, spec: ModelSpec, hidden_states: Float32, words: np.ndarray
 ) -> np.ndarray:
-    return decoder.score(hidden, words, **spec).log_probs
+    return decoder.score(hidden_states, words, **spec).log_probs
 
 
-def first_word(way: Way, hidden: Float32, k: int) -> np.ndarray:
+def first_word(way: Way, hidden_states: Float32, k: int) -> np.ndarray:
     """Score one word a row: any takes as long."""
-    return way(hidden, np.zeros((len(hidden), k), np.int32))
+    return way(hidden_states, np.zeros((len(hidden_states), k), np.int32))
 
 
 def table_7(options: Options) -> Rows:

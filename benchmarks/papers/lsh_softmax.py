@@ -68,8 +68,8 @@ def ablation(options: Options) -> Rows:
                 criterion.classes.bias.copy_(bias.view_as(criterion.classes.bias))
         criterion.rebuild()
         errors = [error_of(criterion, contexts, rows, seed) for seed in range(DRAWS)]
-        hidden, target = drawn(contexts, weight, bias, rows, 0)[:2]
-        scored = classes_scored(criterion, hidden, target)
+        hidden_states, target = drawn(contexts, weight, bias, rows, 0)[:2]
+        scored = classes_scored(criterion, hidden_states, target)
         found.append(
             {
                 "method": method,
@@ -89,9 +89,9 @@ def ablation(options: Options) -> Rows:
 def error_of(criterion: SampledSoftmax, contexts: torch.Tensor, rows: int, seed: int) -> float:
     """Return |gradient - the full softmax's| / |the full softmax's|, in W."""
     weight, bias = criterion.export()
-    hidden, target, true = drawn(contexts, weight, bias, rows, seed)
+    hidden_states, target, true = drawn(contexts, weight, bias, rows, seed)
     criterion.zero_grad()
-    criterion(hidden, target).backward()
+    criterion(hidden_states, target).backward()
     got: Any = criterion.classes.weight.grad
     got = got.to_dense() if got.is_sparse else got
     return float((got - true).norm() / true.norm())
@@ -102,11 +102,11 @@ def drawn(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return rows of contexts, targets drawn from the softmax, and the full gradient in W."""
     random = torch.Generator().manual_seed(seed)
-    hidden = contexts[torch.randperm(len(contexts), generator=random)[:rows]]
-    share = torch.softmax(hidden @ weight.T + bias.view(-1), 1)
+    hidden_states = contexts[torch.randperm(len(contexts), generator=random)[:rows]]
+    share = torch.softmax(hidden_states @ weight.T + bias.view(-1), 1)
     target = torch.multinomial(share, 1, generator=random)[:, 0]
     share[torch.arange(rows), target] -= 1
-    return hidden, target, share.T @ hidden / rows
+    return hidden_states, target, share.T @ hidden_states / rows
 
 
 def theorem_5(options: Options) -> Rows:
@@ -124,8 +124,8 @@ def theorem_5(options: Options) -> Rows:
         for delta in PROMISED
     ]
     differ = np.zeros((2, len(sizes)))
-    for hidden in data.test[:: len(data.test) // GUMBEL_CONTEXTS][:GUMBEL_CONTEXTS]:
-        real = -np.sort(-(data.weight @ hidden + data.bias).astype(np.float64))
+    for hidden_states in data.test[:: len(data.test) // GUMBEL_CONTEXTS][:GUMBEL_CONTEXTS]:
+        real = -np.sort(-(data.weight @ hidden_states + data.bias).astype(np.float64))
         for row, logits in enumerate((real, np.zeros(classes))):
             for _ in range(GUMBEL_DRAWS):
                 noise = random.gumbel(size=classes)

@@ -41,13 +41,15 @@ def parsed(method: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(filter(None, options.split(";")))
 
 
-def classes_scored(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> tuple[int, int]:
+def classes_scored(
+    criterion: SoftmaxLoss, hidden_states: Tensor, target: Tensor
+) -> tuple[int, int]:
     """Return the classes in a row's loss, on average, and in the whole batch's."""
     if not isinstance(criterion, SampledSoftmax):
         return criterion.n_classes, criterion.n_classes
-    batch = read_batch(hidden, target, criterion.in_features, criterion.n_classes, IGNORED)
+    batch = read_batch(hidden_states, target, criterion.in_features, criterion.n_classes, IGNORED)
     with torch.no_grad():
-        drawn = criterion.propose(criterion.prepare(batch.hidden), batch.targets)
+        drawn = criterion.propose(criterion.prepare(batch.hidden_states), batch.targets)
     together = len(torch.unique(torch.cat([drawn.ids.cpu(), batch.targets.classes])))
     if isinstance(drawn, SharedCandidates):
         ids = torch.unique(drawn.ids.cpu())
@@ -98,8 +100,8 @@ def trained(method: str, rate: float, seed: int, corpus: Corpus, words: int) -> 
     seconds = process_time() - start
     inputs, targets = TextStreams(corpus.train, STREAMS).read(0, STEPS)
     with torch.no_grad():
-        hidden = trainer.model.hidden(inputs)[0].flatten(0, 1)
-    row, batch = classes_scored(trainer.loss, hidden, targets.flatten())
+        hidden_states = trainer.model.hidden_states(inputs)[0].flatten(0, 1)
+    row, batch = classes_scored(trainer.loss, hidden_states, targets.flatten())
     return {
         "method": method,
         "rate": rate,
@@ -116,7 +118,7 @@ def trained(method: str, rate: float, seed: int, corpus: Corpus, words: int) -> 
 def steps(methods: list[str], classes: int, dim: int, rows: int, *, forward: bool = False) -> Rows:
     """CPU time of each loss's steps on random rows: forward alone, or with update and index."""
     torch.manual_seed(0)
-    hidden = torch.randn(rows, dim)
+    hidden_states = torch.randn(rows, dim)
     counts = 1e9 / torch.arange(1.0, classes + 1)
     for method in methods:
         criterion = make(method, dim, classes, counts)
@@ -125,7 +127,7 @@ def steps(methods: list[str], classes: int, dim: int, rows: int, *, forward: boo
         times = []
         for number in range(STEPS_TIMED):
             target = torch.randint(classes, (rows,))
-            inputs = hidden.roll(number, 1).requires_grad_(not forward)
+            inputs = hidden_states.roll(number, 1).requires_grad_(not forward)
             start = process_time()
             loss = criterion(inputs, target)
             if not forward:

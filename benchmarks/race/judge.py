@@ -32,27 +32,27 @@ class Judge:
     """Knows the k-th best float64 logit of each context."""
 
     def __init__(
-        self, softmax: Softmax, hidden: Float32, ks: tuple[int, ...], progress: Progress
+        self, softmax: Softmax, hidden_states: Float32, ks: tuple[int, ...], progress: Progress
     ) -> None:
-        self._softmax, self.hidden, self.ks = softmax, hidden, ks
-        self._thresholds = {k: np.empty(len(hidden)) for k in ks}
-        norm_N = np.linalg.norm(hidden.astype(np.float64), axis=1)
+        self._softmax, self.hidden_states, self.ks = softmax, hidden_states, ks
+        self._thresholds = {k: np.empty(len(hidden_states)) for k in ks}
+        norm_N = np.linalg.norm(hidden_states.astype(np.float64), axis=1)
         longest = float(np.linalg.norm(softmax.weight, axis=1).max())
         self._tolerance_N = TOLERANCE * (norm_N * longest + float(abs(softmax.bias).max()))
         weight_VD, bias = softmax.weight.astype(np.float64), softmax.bias.astype(np.float64)
         rows = max(1, BLOCK_BYTES // 8 // len(bias))
-        for start in range(0, len(hidden), rows):
-            logits = hidden[start : start + rows].astype(np.float64) @ weight_VD.T + bias
+        for start in range(0, len(hidden_states), rows):
+            logits = hidden_states[start : start + rows].astype(np.float64) @ weight_VD.T + bias
             for k in ks:
                 kth = np.partition(logits, -k, axis=1)[:, -k]
                 self._thresholds[k][start : start + rows] = kth
-            progress("judge", min(start + rows, len(hidden)), len(hidden))
+            progress("judge", min(start + rows, len(hidden_states)), len(hidden_states))
 
     def score(self, ids_NK: np.ndarray) -> Score:
         """Score answers to all contexts; -1 for an id not found; K is the largest of `ks`."""
         most = max(self.ks)
-        if ids_NK.shape != (len(self.hidden), most):
-            raise ValueError(f"ids {list(ids_NK.shape)}, wanted {[len(self.hidden), most]}")
+        if ids_NK.shape != (len(self.hidden_states), most):
+            raise ValueError(f"ids {list(ids_NK.shape)}, wanted {[len(self.hidden_states), most]}")
         if ids_NK.min() < -1 or ids_NK.max() >= self._softmax.vocab_size:
             raise ValueError(f"ids {ids_NK.min()} .. {ids_NK.max()}, allowed -1 .. V - 1")
         ordered = np.sort(ids_NK, axis=1)
@@ -70,7 +70,7 @@ class Judge:
         """float64 logits of the answers; -inf where there is none."""
         rows_NKD = self._softmax.weight[ids_NK]
         logits = np.einsum(
-            "nkd,nd->nk", rows_NKD, self.hidden, dtype=np.float64, casting="same_kind"
+            "nkd,nd->nk", rows_NKD, self.hidden_states, dtype=np.float64, casting="same_kind"
         )
         logits += self._softmax.bias[ids_NK]
         logits[ids_NK < 0] = -np.inf

@@ -38,7 +38,7 @@ class Method:
         hold_threads(threads)
         self.threads = threads
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         """Ids [B, K] best first; -1 where a method finds too few."""
         raise NotImplementedError
 
@@ -67,8 +67,8 @@ class SlicedPeer(Method):
         [knob] = knobs.values()
         self._knob = int(knob)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        queries = self._queries(hidden)
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        queries = self._queries(hidden_states)
         ids = np.empty((len(queries), k), np.int64)
 
         def answer(start: int, stop: int) -> int:
@@ -120,12 +120,12 @@ class Queries:
         self._dim, self._width = dim, padded or dim + 1
         self._room: dict[int, Float32] = {}
 
-    def __call__(self, hidden: Float32) -> Float32:
+    def __call__(self, hidden_states: Float32) -> Float32:
         """float32 [B, D + 1], or wider with zeros at the end."""
-        rows = len(hidden)
+        rows = len(hidden_states)
         found = self._room.get(rows)
         if found is None:
             found = self._room[rows] = np.zeros((rows, self._width), np.float32)
             found[:, self._dim] = 1
-        found[:, : self._dim] = hidden
+        found[:, : self._dim] = hidden_states
         return found

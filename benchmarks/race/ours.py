@@ -64,8 +64,8 @@ class HeadMethod(Method):
         super().set_knobs(threads, knobs)
         self._now = self._heads[threads].with_knobs(**knobs)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        return self._now.topk(hidden, k).ids
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        return self._now.topk(hidden_states, k).ids
 
 
 def points(head: Head, fixed: Knobs) -> list[Knobs]:

@@ -110,7 +110,7 @@ def judge_all(
 ) -> tuple[list[Point], list[dict[str, Any]], dict[str, int]]:
     """Return the settings that are timed, their records, and by method how many are left out."""
     points, records = list[Point](), list[dict[str, Any]]()
-    left_out, dense_ns, singles = dict[str, int](), 0, batches_of(judge.hidden[:2], 1)
+    left_out, dense_ns, singles = dict[str, int](), 0, batches_of(judge.hidden_states[:2], 1)
     for entrant in racing:
         start = time.monotonic()
         try:
@@ -144,11 +144,11 @@ def record(
 ) -> dict[str, Any]:
     """Everything about a point but its times; `kinds` [N] are those of the judge's contexts."""
     method.set_knobs(1, knobs)
-    hidden, most = judge.hidden, max(judge.ks)
-    blocks = range(0, len(hidden), JUDGE_BATCH)
-    answers = [method.topk(hidden[i : i + JUDGE_BATCH], most).copy() for i in blocks]
+    hidden_states, most = judge.hidden_states, max(judge.ks)
+    blocks = range(0, len(hidden_states), JUDGE_BATCH)
+    answers = [method.topk(hidden_states[i : i + JUDGE_BATCH], most).copy() for i in blocks]
     score = judge.score(np.concatenate(answers))
-    choosing = chooses(len(hidden))
+    choosing = chooses(len(hidden_states))
     by_kind = {kind: ~choosing & (kinds == kind) for kind in dict.fromkeys(kinds.tolist())}
     precision = score.precision(~choosing)
     return {

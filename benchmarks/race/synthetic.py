@@ -167,10 +167,10 @@ def calibrate(
     real: Statistics, source: Source, weight: Float32, bias: Float32, popularity: Float32
 ) -> tuple[float, float]:
     """(spread, slope): spread for the top-1 probability, slope nearest in entropy."""
-    hidden = source.draw(CALIBRATING, 0)[:: max(1, len(weight) // 50_000)]
+    hidden_states = source.draw(CALIBRATING, 0)[:: max(1, len(weight) // 50_000)]
     centre_D = source.mean @ source.rotation
-    away_NV = (hidden - centre_D) @ weight.T
-    along_N = (hidden - centre_D) @ (centre_D / (centre_D @ centre_D))
+    away_NV = (hidden_states - centre_D) @ weight.T
+    along_N = (hidden_states - centre_D) @ (centre_D / (centre_D @ centre_D))
 
     def tell(spread: float, slope: float) -> tuple[float, float]:
         factor_N = np.float32(slope) * (1 + np.float32(spread) * along_N)

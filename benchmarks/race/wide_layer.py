@@ -45,7 +45,7 @@ Reached: TypeAlias = dict[str, float]
 class Reading(NamedTuple):
     """Contexts in the order of the text, and the word that follows each."""
 
-    hidden: Tensor  # float16 [N, D]
+    hidden_states: Tensor  # float16 [N, D]
     following: Tensor  # int64 [N]
     weight: Tensor  # float32 [N], how many contexts of the text it stands for
 
@@ -78,7 +78,7 @@ def prepare(shared: Path, cache: Path, progress: Progress) -> None:
     for name, part in (("fit", every_eighth), ("heldout", heldout), ("test", test)):
         reached[name] = perplexity(layer, *part[:2])
     print("perplexity", reached)
-    parts = fit.hidden, heldout.hidden, test.hidden
+    parts = fit.hidden_states, heldout.hidden_states, test.hidden_states
     keep(cache / "lm-docs-70k.npz", layer, *parts, reached)
 
 
@@ -193,7 +193,7 @@ def perplexity(layer: nn.Linear, hidden_ND: Tensor, following_N: Tensor) -> floa
     """exp of the mean cross-entropy."""
     loss = 0.0
     parts = zip(torch.split(hidden_ND, SLICE), torch.split(following_N, SLICE), strict=True)
-    for hidden, following in parts:
-        logits = layer(hidden.float())
+    for hidden_states, following in parts:
+        logits = layer(hidden_states.float())
         loss += float(nn.functional.cross_entropy(logits, following, reduction="sum"))
     return math.exp(loss / len(following_N))

@@ -28,8 +28,8 @@ struct SearchOptions {
   double length_penalty = 1;
 };
 
-// (parents [R], tokens [R]) -> hidden [R, D]: row r continues row parents[r] of the call before by
-// tokens[r]. R is the beams of each sentence that is still searched, group by group.
+// (parents [R], tokens [R]) -> hidden_states [R, D]: row r continues row parents[r] of the call
+// before by tokens[r]. R is the beams of each sentence that is still searched, group by group.
 using ModelStep = std::function<Matrix<float>(const std::vector<std::int32_t>&,
                                               const std::vector<std::int32_t>&)>;
 
@@ -45,9 +45,9 @@ struct Sentence {
 
 }  // namespace detail
 
-// The hypotheses of each row of `hidden` [S, D], best first.
+// The hypotheses of each row of `hidden_states` [S, D], best first.
 inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
-                                                        Matrix<float> hidden,
+                                                        Matrix<float> hidden_states,
                                                         const ModelStep& step,
                                                         const SearchOptions& options) {
   using detail::kDead;
@@ -56,15 +56,15 @@ inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
   const auto rank = [&](double log_prob, std::size_t length) {
     return log_prob / std::pow(static_cast<double>(length), options.length_penalty);
   };
-  std::vector<std::vector<Hypothesis>> done(hidden.rows);
+  std::vector<std::vector<Hypothesis>> done(hidden_states.rows);
   std::vector<detail::Sentence> live;
-  for (std::size_t s = 0; s < hidden.rows; ++s) live.push_back({s, {{}}, {0.0F}});
+  for (std::size_t s = 0; s < hidden_states.rows; ++s) live.push_back({s, {{}}, {0.0F}});
 
   for (std::size_t length = 1; !live.empty(); ++length) {
     const std::size_t width = live[0].scores.size();  // one hypothesis at first, then `beams`
     std::vector<float> scores;
     for (const auto& each : live) scores.insert(scores.end(), each.scores.begin(), each.scores.end());
-    const BeamPairs found = decoder.beam_step(hidden, scores, static_cast<std::uint32_t>(width), pairs,
+    const BeamPairs found = decoder.beam_step(hidden_states, scores, static_cast<std::uint32_t>(width), pairs,
                                               options.eos_ids);
     std::vector<detail::Sentence> going;
     std::vector<std::int32_t> parents, tokens;
@@ -108,7 +108,7 @@ inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
       going.push_back(std::move(next));
     }
     live = std::move(going);
-    if (!live.empty()) hidden = step(parents, tokens);
+    if (!live.empty()) hidden_states = step(parents, tokens);
   }
   return done;
 }

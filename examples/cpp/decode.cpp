@@ -49,11 +49,11 @@ void print(const char* name, std::size_t number, const T* values, std::size_t co
   std::cout << '\n';
 }
 
-void time_calls(logitsieve::DecoderClient& decoder, const Matrix<float>& hidden, int calls) {
+void time_calls(logitsieve::DecoderClient& decoder, const Matrix<float>& hidden_states, int calls) {
   std::vector<double> took;
   for (int call = 0; call < calls; ++call) {
     const auto begun = std::chrono::steady_clock::now();
-    decoder.topk(hidden, 5);
+    decoder.topk(hidden_states, 5);
     const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begun;
     took.push_back(spent.count());
   }
@@ -69,30 +69,30 @@ int main(int argc, char** argv) try {
     return 2;
   }
   const auto dim = static_cast<std::size_t>(std::atol(argv[5]));
-  const Matrix<float> hidden = read_matrix(argv[3], dim), embedding = read_matrix(argv[4], dim);
+  const Matrix<float> hidden_states = read_matrix(argv[3], dim), embedding = read_matrix(argv[4], dim);
   logitsieve::pb::ModelSpec model_spec;
   model_spec.set_model(argv[2]);
   logitsieve::DecoderClient decoder(argv[1], model_spec);
   if (argc == 7) {
-    time_calls(decoder, hidden, std::max(1, std::atoi(argv[6])));
+    time_calls(decoder, hidden_states, std::max(1, std::atoi(argv[6])));
     return 0;
   }
 
-  const auto best = decoder.topk(hidden, 5);
-  for (std::size_t r = 0; r < hidden.rows; ++r) print("best", r, best.ids.row(r), best.ids.cols);
+  const auto best = decoder.topk(hidden_states, 5);
+  for (std::size_t r = 0; r < hidden_states.rows; ++r) print("best", r, best.ids.row(r), best.ids.cols);
 
-  std::vector<std::uint64_t> seeds(hidden.rows);
+  std::vector<std::uint64_t> seeds(hidden_states.rows);
   std::iota(seeds.begin(), seeds.end(), 7U);
-  const auto drawn = decoder.sample(hidden, 3, seeds, 0.8, 0.95);
-  for (std::size_t r = 0; r < hidden.rows; ++r) print("drawn", r, drawn.ids.row(r), drawn.ids.cols);
+  const auto drawn = decoder.sample(hidden_states, 3, seeds, 0.8, 0.95);
+  for (std::size_t r = 0; r < hidden_states.rows; ++r) print("drawn", r, drawn.ids.row(r), drawn.ids.cols);
 
-  Model model{embedding, hidden};
+  Model model{embedding, hidden_states};
   logitsieve::SearchOptions options;
   options.beams = 4;
   options.eos_ids = {1};
   options.max_tokens = 8;
   const auto step = [&](const auto& parents, const auto& tokens) { return model.step(parents, tokens); };
-  const auto found = logitsieve::beam_search(decoder, hidden, step, options);
+  const auto found = logitsieve::beam_search(decoder, hidden_states, step, options);
   for (std::size_t s = 0; s < found.size(); ++s)
     for (const auto& each : found[s]) print("found", s, each.tokens.data(), each.tokens.size());
   return 0;

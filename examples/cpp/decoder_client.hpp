@@ -95,9 +95,9 @@ class DecoderClient {
     stub_ = pb::Decoder::NewStub(grpc::CreateCustomChannel(address, credentials, options));
   }
 
-  TopK topk(const Matrix<float>& hidden, std::uint32_t k) {
+  TopK topk(const Matrix<float>& hidden_states, std::uint32_t k) {
     pb::TopKRequest request;
-    begin(&request, hidden);
+    begin(&request, hidden_states);
     request.set_k(k);
     pb::TopKResponse reply;
     check([&](auto* context) { return stub_->TopK(context, request, &reply); });
@@ -105,10 +105,10 @@ class DecoderClient {
   }
 
   // Equal seeds draw equal ids, whatever else the server answers beside.
-  Draws sample(const Matrix<float>& hidden, std::uint32_t samples,
+  Draws sample(const Matrix<float>& hidden_states, std::uint32_t samples,
                const std::vector<std::uint64_t>& seeds, double temperature = 1, double top_p = 0) {
     pb::SampleRequest request;
-    begin(&request, hidden);
+    begin(&request, hidden_states);
     request.set_samples(samples);
     put(request.mutable_seeds(), seeds.data(), seeds.size(), 1);
     request.set_temperature(temperature);
@@ -118,12 +118,12 @@ class DecoderClient {
     return {take<std::int32_t>(reply.ids()), take<float>(reply.log_probs()), reply.answer()};
   }
 
-  // `hidden` [G x beams_in, D] and `scores` [G x beams_in], group by group.
-  BeamPairs beam_step(const Matrix<float>& hidden, const std::vector<float>& scores,
+  // `hidden_states` [G x beams_in, D] and `scores` [G x beams_in], group by group.
+  BeamPairs beam_step(const Matrix<float>& hidden_states, const std::vector<float>& scores,
                       std::uint32_t beams_in, std::uint32_t beams_out,
                       const std::vector<std::int32_t>& eos_ids) {
     pb::BeamStepRequest request;
-    begin(&request, hidden);
+    begin(&request, hidden_states);
     put(request.mutable_scores(), scores.data(), scores.size(), 1);
     request.set_beams_in(beams_in);
     request.set_beams_out(beams_out);
@@ -136,9 +136,10 @@ class DecoderClient {
 
  private:
   template <typename Request>
-  void begin(Request* request, const Matrix<float>& hidden) {
+  void begin(Request* request, const Matrix<float>& hidden_states) {
     *request->mutable_model_spec() = model_spec_;
-    put(request->mutable_hidden(), hidden.values.data(), hidden.rows, hidden.cols);
+    put(request->mutable_hidden_states(), hidden_states.values.data(), hidden_states.rows,
+        hidden_states.cols);
   }
 
   template <typename Call>

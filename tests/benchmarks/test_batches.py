@@ -16,8 +16,8 @@ def test_every_head_is_swept_and_shown(
 ) -> None:
     monkeypatch.setattr(measuring, "SIZES", (1, 3, 8))
     with open_index(gguf_index) as index:
-        hidden = np.random.default_rng(0).standard_normal((5, index.dim), np.float32)
-        found = measuring.measure(index, hidden, no_progress)
+        hidden_states = np.random.default_rng(0).standard_normal((5, index.dim), np.float32)
+        found = measuring.measure(index, hidden_states, no_progress)
         shape = [index.vocab_size, index.dim, index.manifest.dtype]
     assert list(found) == ["full", *GRADED]
     for times in found.values():

@@ -30,10 +30,10 @@ def test_greedy_tokens_of_every_grade_are_judged(
 
 
 def test_other_tokens_than_the_argmax_are_counted(make_gguf: Make, gguf_index: Path) -> None:
-    hidden = np.random.default_rng(0).standard_normal((20, 64), np.float32)
-    best = argmax(GgufModel(make_gguf()).matrix, hidden)
+    hidden_states = np.random.default_rng(0).standard_normal((20, 64), np.float32)
+    best = argmax(GgufModel(make_gguf()).matrix, hidden_states)
     best[[3, 17]] += 1
     found = judging.Counts(Counter)
-    judging.count_heads(found, LocalDecoder(open_index(gguf_index)), hidden, best)
+    judging.count_heads(found, LocalDecoder(open_index(gguf_index)), hidden_states, best)
     assert list(found) == ["full", *GRADED]
     assert all((one["tokens"], one["wrong"]) == (20, 2) for one in found.values())

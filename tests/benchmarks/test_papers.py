@@ -91,13 +91,15 @@ def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
 
 def test_every_request_of_a_walking_decoder_goes_to_the_graph(tmp_path: Path) -> None:
     """The graph finds nearly all best words; log Z over what it meets is no more than over all."""
-    softmax, hidden = make_softmax(600), make_hidden(400)
+    softmax, hidden_states = make_softmax(600), make_hidden(400)
     given: Any = {"name": "", "index": "", "provenance": "", "weight": softmax.weight}
-    data = Dataset(**given, bias=softmax.bias, fit=hidden, heldout=hidden, test=hidden)
+    data = Dataset(
+        **given, bias=softmax.bias, fit=hidden_states, heldout=hidden_states, test=hidden_states
+    )
     with open_index(write_heads(tmp_path / "lm" / "1", softmax)) as index:
         walking, plain = WalkingDecoder(index, data), LocalDecoder(index)
-        true = plain.topk(hidden, 5, normalizer="full")
-        found = walking.topk(hidden, 5, head="graph", normalizer="candidates")
+        true = plain.topk(hidden_states, 5, normalizer="full")
+        found = walking.topk(hidden_states, 5, head="graph", normalizer="candidates")
     assert found.answer.head == "graph"
     assert (found.ids == true.ids).mean() > 0.9
     assert (found.answer.scanned < 600).all()

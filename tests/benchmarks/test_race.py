@@ -224,15 +224,15 @@ def test_one_half_of_the_contexts_chooses_and_the_other_judges() -> None:
         def set_knobs(self, threads: int, knobs: Knobs) -> None:
             pass
 
-        def topk(self, hidden: Float32, k: int) -> np.ndarray:
-            return np.tile(np.arange(k), (len(hidden), 1))
+        def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+            return np.tile(np.arange(k), (len(hidden_states), 1))
 
-    hidden = make_hidden(2 * run.STRETCH + 7, 24, seed=6)
-    judge = Judge(SOFTMAX, hidden, (1, 5), quiet)
-    choosing = run.chooses(len(hidden))
+    hidden_states = make_hidden(2 * run.STRETCH + 7, 24, seed=6)
+    judge = Judge(SOFTMAX, hidden_states, (1, 5), quiet)
+    choosing = run.chooses(len(hidden_states))
     assert choosing.sum() == run.STRETCH + 7
-    entry = run.record(AsStored(), {}, judge, np.repeat("all", len(hidden)), 0.0)
-    best_ids = (hidden @ SOFTMAX.weight.T + SOFTMAX.bias).argmax(1)
+    entry = run.record(AsStored(), {}, judge, np.repeat("all", len(hidden_states)), 0.0)
+    best_ids = (hidden_states @ SOFTMAX.weight.T + SOFTMAX.bias).argmax(1)
     assert entry["chosen_by"]["p1"] == (best_ids[choosing] == 0).mean()
     assert entry["p1"] == entry["p1_by_kind"]["all"] == (best_ids[~choosing] == 0).mean()
     lucky = {**point("logitsieve screen", 1, 0.99, probes=9), "chosen_by": {"p1": 0.9, "p5": 0.9}}

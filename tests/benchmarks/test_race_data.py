@@ -35,9 +35,9 @@ def test_new_words_share_what_the_model_gave_the_unknown_one() -> None:
     known, wide = Vocabulary(["<unk>", "a", "<eos>"]), Vocabulary(["<unk>", "a", "<eos>", "b", "c"])
     weights = {"o.weight": torch.randn(3, 4), "o.bias": torch.randn(3)}
     layer = initial_layer(weights, known, wide, torch.tensor([1, 9, 9, 3, 4]))
-    hidden = torch.randn(6, 4)
-    narrow = torch.softmax(hidden @ weights["o.weight"].T + weights["o.bias"], 1)
-    found = torch.softmax(layer(hidden), 1)
+    hidden_states = torch.randn(6, 4)
+    narrow = torch.softmax(hidden_states @ weights["o.weight"].T + weights["o.bias"], 1)
+    found = torch.softmax(layer(hidden_states), 1)
     torch.testing.assert_close(found[:, 1:3], narrow[:, 1:])
     shares = torch.tensor([1, 3, 4]) / 8
     torch.testing.assert_close(found[:, [0, 3, 4]], narrow[:, :1] * shares)
@@ -47,7 +47,7 @@ def test_runs_go_to_both_parts_in_turn_and_are_kept(tmp_path: Path) -> None:
     reading = make_reading(4 * wide_layer.RUN, 9, 2)
     first, second = alternate(reading)
     run = wide_layer.RUN
-    torch.testing.assert_close(first.hidden[run:], reading.hidden[2 * run : 3 * run])
+    torch.testing.assert_close(first.hidden_states[run:], reading.hidden_states[2 * run : 3 * run])
     torch.testing.assert_close(second.following[:run], reading.following[run : 2 * run])
     (tmp_path / "nmt.npz").write_bytes(b"kept")
     assert prepared("nmt", tmp_path / "shared", tmp_path).read_bytes() == b"kept"
@@ -63,10 +63,10 @@ def test_a_language_model_learns_which_word_follows(
     ids_N = torch.arange(60 * run + 1) % words
     model = kind(Design(words, 16, len(ids_N) - 1, 0.05))
     layer = train(model, ids_N, Design(words, 16, 60 * run, 0.05), no_progress)
-    hidden, following = read(model, ids_N, 4 * run, "all", no_progress)
-    assert hidden.shape == (4 * run, 16)
-    assert hidden.dtype == torch.float16
-    assert perplexity(layer, hidden, following) < words / 2
+    hidden_states, following = read(model, ids_N, 4 * run, "all", no_progress)
+    assert hidden_states.shape == (4 * run, 16)
+    assert hidden_states.dtype == torch.float16
+    assert perplexity(layer, hidden_states, following) < words / 2
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

@@ -23,7 +23,7 @@ def test_other_work_is_not_part_of_a_cold_call(monkeypatch: pytest.MonkeyPatch) 
     batches = [np.full((1, 2), each, np.float32) for each in (3, 5)]
     monkeypatch.setattr(timing, "COLD_CALLS", 2)
     mean = timing._cold_turn(
-        lambda hidden, k: spend("call", k * int(hidden[0, 0])), batches, 10, 40, 0
+        lambda hidden_states, k: spend("call", k * int(hidden_states[0, 0])), batches, 10, 40, 0
     )
     assert mean == 40
     assert order == ["clear", "call", "clear", "call"]
@@ -36,11 +36,12 @@ def test_contenders_get_the_same_batches(cold: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(timing, "TURN_NS", 100_000)
     seen: dict[str, set[float]] = {"a": set(), "b": set()}
     contenders = {
-        name: lambda hidden, k, name=name: seen[name].add(float(hidden[0, 0])) for name in seen
+        name: lambda hidden_states, k, name=name: seen[name].add(float(hidden_states[0, 0]))
+        for name in seen
     }
-    hidden = np.arange(40, dtype=np.float32).reshape(20, 2)
+    hidden_states = np.arange(40, dtype=np.float32).reshape(20, 2)
     points = [lambda _, search=search: search for search in contenders.values()]
-    us = timing.time_points(points, hidden, timing.Mode(2, 1, cold), 5)
+    us = timing.time_points(points, hidden_states, timing.Mode(2, 1, cold), 5)
     assert all(0 < each["least"] <= each["median"] for each in us)
-    assert seen["a"] == seen["b"] == set(hidden[::2, 0].tolist())
+    assert seen["a"] == seen["b"] == set(hidden_states[::2, 0].tolist())
     assert bool(cleared) == cold

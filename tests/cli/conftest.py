@@ -109,7 +109,7 @@ def inputs(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hidden(tmp_path: Path) -> Path:
+def hidden_states(tmp_path: Path) -> Path:
     np.save(tmp_path / "h.npy", make_hidden(3))
     return tmp_path / "h.npy"
 

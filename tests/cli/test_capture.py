@@ -23,8 +23,8 @@ def load():
 
 def scaled():
     class Scaled(nn.Linear):
-        def forward(self, hidden):
-            return super().forward(hidden) / 2
+        def forward(self, hidden_states):
+            return super().forward(hidden_states) / 2
     return Scaled(8, 50), [torch.ones(2, 8)]
 
 def nothing():

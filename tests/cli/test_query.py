@@ -56,9 +56,13 @@ def test_the_models_of_a_server_are_listed(run: Run, address: str) -> None:
     run("query", "models", "--address", "127.0.0.1:1", "--timeout-s", 0.5, code=1, says="error: ")
 
 
-def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidden: Path) -> None:
+def test_a_query_answers_as_the_index(
+    run: Run, address: str, models: Path, hidden_states: Path
+) -> None:
     options: tuple[object, ...] = ("-k", 4, "--knob", "probes=2", "--head", "screen", "--json")
-    reply = json.loads(run("query", "--address", address, "--hidden", hidden, *options).stdout)
+    reply = json.loads(
+        run("query", "--address", address, "--hidden-states", hidden_states, *options).stdout
+    )
     top = open_index(models / "demo" / "1").head("screen", probes=2).topk(make_hidden(3), 4)
     assert [[t["id"] for t in row["top"]] for row in reply["rows"]] == top.ids.tolist()
     assert [[t["logit"] for t in row["top"]] for row in reply["rows"]] == top.logits.tolist()
@@ -67,10 +71,10 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
     assert (reply["head"], reply["knobs"]["probes"]) == ("screen", 2)
     assert all(t["log_prob"] < 0 for row in reply["rows"] for t in row["top"])
     for draws in ([], ["--num-samples", 1]):
-        options = ("--hidden", hidden, "--width", 1e-4, *draws, "--json")
+        options = ("--hidden-states", hidden_states, "--width", 1e-4, *draws, "--json")
         reply = json.loads(run("query", "--address", address, *options).stdout)
         assert reply["normalizer"] == "full"  # the index has no `sketch`
-    options = ("--hidden", hidden, "--num-samples", 3, "--seed", 5, "--temperature", 2, "--json")
+    options = ("--hidden-states", hidden_states, "--num-samples", 3, "--seed", 5, "--temperature", 2, "--json")
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again
     assert [len(row["draws"]) for row in one["rows"]] == [3, 3, 3]
@@ -81,16 +85,20 @@ def test_a_query_answers_as_the_index(run: Run, address: str, models: Path, hidd
 
 
 @pytest.mark.parametrize("asked", [["--exact"], ["--min-precision", 1], ["--min-precision", 0.5]])
-def test_auto_answers_queries(run: Run, address: str, hidden: Path, asked: list[object]) -> None:
-    options = ("--hidden", hidden, *asked, "--json")
+def test_auto_answers_queries(
+    run: Run, address: str, hidden_states: Path, asked: list[object]
+) -> None:
+    options = ("--hidden-states", hidden_states, *asked, "--json")
     reply = json.loads(run("query", "--address", address, *options).stdout)
     assert reply["head"] == "full"  # the index was not calibrated
     assert all(row["proven"] for row in reply["rows"])
 
 
-def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_path: Path) -> None:
+def test_words_are_shown_as_they_are(
+    run: Run, address: str, hidden_states: Path, tmp_path: Path
+) -> None:
     words = tmp_path / "words.txt"
-    options = ("--hidden", hidden, "--vocab-file", words, "-k", 2)
+    options = ("--hidden-states", hidden_states, "--vocab-file", words, "-k", 2)
     own = "".join(f"<b>word{number}\n" for number in range(300))
     for text in (own, own.removesuffix("\n")):
         words.write_text(text)
@@ -124,9 +132,18 @@ def test_words_are_shown_as_they_are(run: Run, address: str, hidden: Path, tmp_p
     ],
 )
 def test_wrong_options(
-    run: Run, address: str, hidden: Path, options: list[object], code: int, reason: str
+    run: Run, address: str, hidden_states: Path, options: list[object], code: int, reason: str
 ) -> None:
-    run("query", "--address", address, "--hidden", hidden, *options, code=code, says=reason)
+    run(
+        "query",
+        "--address",
+        address,
+        "--hidden-states",
+        hidden_states,
+        *options,
+        code=code,
+        says=reason,
+    )
 
 
 def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None:
@@ -136,5 +153,5 @@ def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None
     (tmp_path / "text.npy").write_text("text")
     np.savez(tmp_path / "many.npz", a=np.ones(24))
     for name in ("narrow.npy", "integers.npy", "object.npy", "text.npy", "many.npz", "absent.npy"):
-        options = ("--address", address, "--hidden", tmp_path / name)
-        run("query", *options, code=2, says="error: hidden: got")
+        options = ("--address", address, "--hidden-states", tmp_path / name)
+        run("query", *options, code=2, says="error: hidden_states: got")

@@ -132,10 +132,10 @@ WRONG: dict[str, dict[str, str]] = {
         "--text TEXT --csv DATA/none/a.csv": "csv: got DATA/none/a.csv",
     },
     "query --address localhost:1": {
-        "": "hidden: got nothing, allowed: an existing .npy file; `query models` lists the",
-        "--hidden DATA/none.npy": "hidden: got DATA/none.npy",
+        "": "hidden_states: got nothing, allowed: an existing .npy file; `query models` lists the",
+        "--hidden-states DATA/none.npy": "hidden_states: got DATA/none.npy",
         "--timeout-s 0": "timeout_s: got 0",
-        "--hidden DATA/H.npy --vocab-file DATA/none.txt": "vocab_file: got DATA/none.txt",
+        "--hidden-states DATA/H.npy --vocab-file DATA/none.txt": "vocab_file: got DATA/none.txt",
         "--api-key-file DATA/none": "api_key_file: got DATA/none",
         "--tls-ca DATA/none": "tls",
     },

@@ -36,8 +36,8 @@ class DenseDecoder(Decoder):
         self.bias = np.zeros(len(weight)) if bias is None else np.asarray(bias, np.float64)
         self.asked: list[tuple[str, Any]] = []  # (method, spec)
 
-    def _rows(self, hidden: ArrayLike) -> np.ndarray:
-        return as_hidden(hidden, self.weight.shape[1])
+    def _rows(self, hidden_states: ArrayLike) -> np.ndarray:
+        return as_hidden(hidden_states, self.weight.shape[1])
 
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Any:
         asked = {name: value for name, value in spec.items() if name in ModelSpec.__annotations__}
@@ -50,7 +50,7 @@ class DenseEngine(EngineBase):
     spec: ModelSpec
 
     def _topk(self, request: TopKRequest) -> TopKReply:
-        k, logits = request.k, self._asked("topk", request.hidden, request.constraints)
+        k, logits = request.k, self._asked("topk", request.hidden_states, request.constraints)
         if (np.isfinite(logits).sum(axis=1) < k).any():
             raise InvalidRequest("k", k, "as many as the constraints leave")
         ids = np.argsort(-logits, axis=1, kind="stable")[:, :k]
@@ -59,7 +59,7 @@ class DenseEngine(EngineBase):
         return TopKReply(ids.astype(np.int32), best, self._answer(logits, normalizer))
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        logits = self._asked("score", request.hidden, request.constraints)
+        logits = self._asked("score", request.hidden_states, request.constraints)
         found = np.take_along_axis(log_softmax(logits), request.token_ids, axis=1)
         return ScoreReply(found.astype(np.float32), self._answer(logits, "full"))
 
@@ -67,7 +67,7 @@ class DenseEngine(EngineBase):
         """By Gumbel noise of numpy's generators, without `top_k` and at step 0."""
         sampling = request.sampling
         assert not sampling.top_k
-        logits = self._asked("sample", request.hidden, request.constraints)
+        logits = self._asked("sample", request.hidden_states, request.constraints)
         logits /= sampling.temperature
         _filter(logits, sampling.top_p, sampling.min_p)
         noise = [
@@ -81,12 +81,12 @@ class DenseEngine(EngineBase):
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""
-        hidden, beams = request.hidden, request.beams
+        hidden_states, beams = request.hidden_states, request.beams
         assert not beams.finished.any()
         assert beams.length_penalty == 0
-        logits = self._asked("beam_step", hidden)
+        logits = self._asked("beam_step", hidden_states)
         sums = log_softmax(logits) + beams.scores[:, None].astype(np.float64)
-        sums[~np.isfinite(self._logits(hidden, request.constraints))] = -np.inf
+        sums[~np.isfinite(self._logits(hidden_states, request.constraints))] = -np.inf
         width = sums.shape[1]
         groups = sums.reshape(-1, beams.beams_in * width)
         order = np.argsort(-groups, axis=1, kind="stable")[:, : beams.beams_out]
@@ -99,12 +99,12 @@ class DenseEngine(EngineBase):
         ended = np.isin(tokens, list(beams.eos_ids))
         return BeamStepReply(parents, tokens, best, best, ended, self._answer(logits, "full"))
 
-    def _asked(self, method: str, hidden: ArrayLike, constraints: Limits = None) -> Float64:
+    def _asked(self, method: str, hidden_states: ArrayLike, constraints: Limits = None) -> Float64:
         self.decoder.asked.append((method, self.spec))
-        return self._logits(hidden, constraints)
+        return self._logits(hidden_states, constraints)
 
-    def _logits(self, hidden: ArrayLike, constraints: Constraints | None = None) -> Float64:
-        rows = as_hidden(hidden, self.decoder.weight.shape[1]).astype(np.float64)
+    def _logits(self, hidden_states: ArrayLike, constraints: Constraints | None = None) -> Float64:
+        rows = as_hidden(hidden_states, self.decoder.weight.shape[1]).astype(np.float64)
         logits: Float64 = rows @ self.decoder.weight.T + self.decoder.bias
         if constraints is not None:
             sets = constraints.for_rows(len(rows))

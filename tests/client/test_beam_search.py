@@ -39,8 +39,8 @@ class Recurrent:
         self._hidden = np.random.default_rng(seed).standard_normal((sentences, DIM))
         return self._hidden
 
-    def after(self, hidden: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.tanh(hidden @ self.inner + self.words[tokens])
+    def after(self, hidden_states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.tanh(hidden_states @ self.inner + self.words[tokens])
         return found
 
     def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -64,27 +64,27 @@ class Recurrent:
         self._hidden = self.after(self._hidden, tokens)
         return self._hidden
 
-    def search(self, hidden: np.ndarray | None = None, **options: Any) -> SearchResult:
-        hidden = self.start() if hidden is None else hidden
-        self._hidden = hidden
+    def search(self, hidden_states: np.ndarray | None = None, **options: Any) -> SearchResult:
+        hidden_states = self.start() if hidden_states is None else hidden_states
+        self._hidden = hidden_states
         chosen: dict[str, Any] = {"beams": 3, "eos_ids": [EOS], "max_tokens": 8} | options
-        return beam_search(self.decoder, hidden, self.step, **chosen)
+        return beam_search(self.decoder, hidden_states, self.step, **chosen)
 
-    def log_prob(self, hidden: np.ndarray, tokens: tuple[int, ...]) -> float:
+    def log_prob(self, hidden_states: np.ndarray, tokens: tuple[int, ...]) -> float:
         total = 0.0
         for token in tokens:
-            logits = hidden[None] @ self.decoder.weight.T
+            logits = hidden_states[None] @ self.decoder.weight.T
             total += float(log_softmax(logits)[0, token])
-            hidden = self.after(hidden[None], np.array([token]))[0]
+            hidden_states = self.after(hidden_states[None], np.array([token]))[0]
         return total
 
 
 def test_scores_are_those_of_the_tokens() -> None:
     model = Recurrent()
-    hidden = model.start()
-    found = model.search(hidden, n_best=3, length_penalty=0.7)
+    hidden_states = model.start()
+    found = model.search(hidden_states, n_best=3, length_penalty=0.7)
     assert [len(each) for each in found.hypotheses] == [3, 3, 3]
-    for row, hypotheses in zip(hidden, found.hypotheses, strict=True):
+    for row, hypotheses in zip(hidden_states, found.hypotheses, strict=True):
         assert hypotheses == sorted(hypotheses, reverse=True)
         for one in hypotheses:
             assert one.log_prob == pytest.approx(model.log_prob(row, one.tokens), abs=1e-5)
@@ -98,15 +98,15 @@ def test_scores_are_those_of_the_tokens() -> None:
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: float) -> None:
     model, steps = Recurrent(words=4), 4
-    hidden = model.start(2)
+    hidden_states = model.start(2)
     options: Any = {"beams": 4**steps, "max_tokens": steps, "early_stopping": "never", "n_best": 5}
-    found = model.search(hidden, length_penalty=length_penalty, penalty=penalty, **options)
+    found = model.search(hidden_states, length_penalty=length_penalty, penalty=penalty, **options)
     divisor: Callable[[int], float] = {"length": float, "gnmt": lambda n: (5 + n) / 6}[penalty]
     others = [word for word in range(4) if word != EOS]
     endings = [
         (*words, EOS) for length in range(steps) for words in product(others, repeat=length)
     ] + list(product(others, repeat=steps))
-    for row, hypotheses in zip(hidden, found.hypotheses, strict=True):
+    for row, hypotheses in zip(hidden_states, found.hypotheses, strict=True):
         ranks = {
             tokens: model.log_prob(row, tokens) / divisor(len(tokens)) ** length_penalty
             for tokens in endings
@@ -118,12 +118,12 @@ def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: 
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_a_batch_is_its_sentences_alone(early_stopping: Any) -> None:
     model = Recurrent()
-    hidden = model.start(6)
+    hidden_states = model.start(6)
     options: dict[str, Any] = {"early_stopping": early_stopping, "n_best": 2, "max_tokens": 12}
-    together = model.search(hidden, **options)
+    together = model.search(hidden_states, **options)
     rows = list(model.rows)
     for row in range(6):
-        alone = model.search(hidden[row : row + 1], **options)
+        alone = model.search(hidden_states[row : row + 1], **options)
         assert alone.hypotheses[0] == together.hypotheses[row]
     assert rows[0] == 18
     assert sorted(rows, reverse=True) == rows
@@ -133,12 +133,12 @@ def test_a_batch_is_its_sentences_alone(early_stopping: Any) -> None:
 
 def test_a_live_hypothesis_that_could_only_tie_ends_the_search() -> None:
     """Of equal logits each hypothesis ranks alike, and the EOS, the lowest id, finishes first."""
-    decoder, hidden = DenseDecoder(np.zeros((4, DIM))), np.ones((2, DIM))
+    decoder, hidden_states = DenseDecoder(np.zeros((4, DIM))), np.ones((2, DIM))
 
     def step(parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        return np.asarray(hidden[parents])
+        return np.asarray(hidden_states[parents])
 
-    found = beam_search(decoder, hidden, step, beams=1, eos_ids=[0], max_tokens=5)
+    found = beam_search(decoder, hidden_states, step, beams=1, eos_ids=[0], max_tokens=5)
     assert found.steps == 1
     assert [one.tokens for [one] in found.hypotheses] == [(0,), (0,)]
 
@@ -200,7 +200,7 @@ class Translating:
         self._prefix = np.full((rows, 1), tiny_models.PAD)
 
     @torch.inference_mode()
-    def hidden(self) -> np.ndarray:
+    def hidden_states(self) -> np.ndarray:
         read = self._model.model(
             input_ids=self._source[self._sentence], decoder_input_ids=torch.from_numpy(self._prefix)
         )
@@ -210,7 +210,7 @@ class Translating:
     def step(self, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         self._sentence = self._sentence[parents]
         self._prefix = np.concatenate([self._prefix[parents], tokens[:, None]], axis=1)
-        return self.hidden()
+        return self.hidden_states()
 
 
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
@@ -226,7 +226,7 @@ def test_the_search_of_transformers(
     kept = {"return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**source, **asked, **kept, **shared)
     translating = Translating(model, source)
-    first, step = translating.hidden(), translating.step
+    first, step = translating.hidden_states(), translating.step
     shared |= {"beams": beams, "eos_ids": [tiny_models.EOS], "max_tokens": steps, "n_best": 2}
     found = beam_search(decoder_of(model), first, step, **shared)
     flat = [one for hypotheses in found.hypotheses for one in hypotheses]

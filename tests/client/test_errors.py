@@ -79,7 +79,7 @@ def raised(script: Script) -> LogitsieveError:
 
 ERRORS = [
     InvalidRequest("k", 0, "an integer in 1..5"),
-    InvalidRequest("hidden.data", "3 bytes", "rows x cols x 4 = 4 bytes"),
+    InvalidRequest("hidden_states.data", "3 bytes", "rows x cols x 4 = 4 bytes"),
     InvalidKnob("knobs.probes", 65.0, "1 to 64"),
     ModelNotFound("model: no 'x' here", "model"),
     DeadlineExceeded("the deadline passed before computing"),

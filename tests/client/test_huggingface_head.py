@@ -110,9 +110,9 @@ def test_only_the_last_position_is_computed(model: Any) -> None:
     rows: list[int] = []
 
     class Watching(DenseDecoder):
-        def topk(self, hidden: Any, k: int, **options: Any) -> TopKReply:
-            rows.append(len(hidden))
-            return super().topk(hidden, k, **options)
+        def topk(self, hidden_states: Any, k: int, **options: Any) -> TopKReply:
+            rows.append(len(hidden_states))
+            return super().topk(hidden_states, k, **options)
 
     known = decoder_of(model)
     decoder = Watching(known.weight, known.bias)
@@ -133,8 +133,8 @@ def test_half_precision(language_model: Any) -> None:
         logits = model(prompts()["input_ids"]).logits
     assert logits.dtype == torch.float32
     with torch.no_grad():
-        hidden = model.transformer(prompts()["input_ids"]).last_hidden_state
-    full = hidden.float() @ torch.from_numpy(weight).T
+        hidden_states = model.transformer(prompts()["input_ids"]).last_hidden_state
+    full = hidden_states.float() @ torch.from_numpy(weight).T
     best = full.topk(4)
     torch.testing.assert_close(logits.gather(2, best.indices), best.values)
 

@@ -17,13 +17,13 @@ from tests.client.dense import attach_dense, decoder_of, generate
 
 
 class LowRank(nn.Linear):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden) + 1e-3 * hidden[..., :1]
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states) + 1e-3 * hidden_states[..., :1]
 
 
 class Called(nn.Linear):
-    def __call__(self, hidden: Tensor) -> Any:
-        return -super().__call__(hidden)
+    def __call__(self, hidden_states: Tensor) -> Any:
+        return -super().__call__(hidden_states)
 
 
 class Quantised(nn.Parameter):
@@ -41,7 +41,7 @@ def changed(change: Callable[[nn.Linear], Any], **options: Any) -> nn.Linear:
     return made
 
 
-def watching(_: nn.Module, hidden: Any, *more: Any) -> Any:
+def watching(_: nn.Module, hidden_states: Any, *more: Any) -> Any:
     return None
 
 

@@ -68,8 +68,8 @@ def test_draws_are_those_of_the_decoder_under_the_seeds_of_torch(language_model:
     torch.manual_seed(3)
     seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(ids),)).numpy().view(np.uint64)
     with torch.no_grad():
-        hidden = language_model.transformer(ids).last_hidden_state[:, -1].numpy()
-    expected = decoder.sample(hidden, seeds=seeds, **filters)
+        hidden_states = language_model.transformer(ids).last_hidden_state[:, -1].numpy()
+    expected = decoder.sample(hidden_states, seeds=seeds, **filters)
     assert drawn.tolist() == expected.ids[:, 0].tolist()
     assert len({tuple(row) for row in one[::3].tolist()}) > 1  # equal prompts draw by themselves
     assert not torch.equal(one, other)

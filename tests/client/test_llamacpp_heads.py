@@ -31,7 +31,7 @@ def weight() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def hidden() -> np.ndarray:
+def hidden_states() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((B, D), np.float32)
 
 
@@ -43,54 +43,60 @@ def drawing(rows: int = B, **options: Any) -> Sampling:
 @pytest.mark.parametrize("edits", EDITS)
 @pytest.mark.parametrize("options", [None, {"top_k": 4}, {"top_k": 20, "top_p": 0.7}], ids=str)
 def test_a_softcap_is_applied_before_edits_as_in_the_dense_head(
-    weight: np.ndarray, hidden: np.ndarray, edits: str, options: dict[str, Any] | None
+    weight: np.ndarray, hidden_states: np.ndarray, edits: str, options: dict[str, Any] | None
 ) -> None:
     given = [EDITS[edits]] * B
     drawn = None if options is None else drawing(**options)
-    logits = CAP * np.tanh(hidden.astype(np.float64) @ weight.T.astype(np.float64) / CAP)
+    logits = CAP * np.tanh(hidden_states.astype(np.float64) @ weight.T.astype(np.float64) / CAP)
     if drawn is not None and EDITS[edits].valued:  # the k best are of ids that no edit changes
         drawn = drawn._replace(top_k=V, min_p=0.5)
     expected = DenseOutput().choose(logits.astype(np.float32), given, drawn)
     k = V - len({*EDITS[edits].valued, *EDITS[edits].banned})
     if drawn is not None and EDITS[edits].valued:
         drawn = drawn._replace(top_k=k)
-    chosen = DecoderOutput(DenseDecoder(weight), {}, V, CAP).choose(hidden, given, drawn)
+    chosen = DecoderOutput(DenseDecoder(weight), {}, V, CAP).choose(hidden_states, given, drawn)
     assert chosen.ids.tolist() == expected.ids.tolist()
 
 
 @pytest.mark.parametrize("edits", EDITS)
-def test_the_decoder_applies_the_edits(weight: np.ndarray, hidden: np.ndarray, edits: str) -> None:
+def test_the_decoder_applies_the_edits(
+    weight: np.ndarray, hidden_states: np.ndarray, edits: str
+) -> None:
     given = [EDITS[edits]] * B
-    chosen = DecoderOutput(DenseDecoder(weight), {}, V, None).choose(hidden, given, None)
-    dense = DenseOutput().choose((hidden @ weight.T).astype(np.float32), given, None)
+    chosen = DecoderOutput(DenseDecoder(weight), {}, V, None).choose(hidden_states, given, None)
+    dense = DenseOutput().choose((hidden_states @ weight.T).astype(np.float32), given, None)
     assert chosen.ids.tolist() == dense.ids.tolist()
 
 
-def test_all_logits_of_a_softcap_are_not_drawn_from(weight: np.ndarray, hidden: np.ndarray) -> None:
+def test_all_logits_of_a_softcap_are_not_drawn_from(
+    weight: np.ndarray, hidden_states: np.ndarray
+) -> None:
     head = DecoderOutput(DenseDecoder(weight), {}, V, CAP)
     with pytest.raises(InvalidRequest, match="top_k: got 0, allowed: 1 or more where the model"):
-        head.choose(hidden, [RowEdits()] * B, drawing(top_p=0.9))
+        head.choose(hidden_states, [RowEdits()] * B, drawing(top_p=0.9))
 
 
-def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden: np.ndarray) -> None:
-    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+def test_log_probabilities_are_natural_ones(weight: np.ndarray, hidden_states: np.ndarray) -> None:
+    logits = hidden_states.astype(np.float64) @ weight.T.astype(np.float64)
     ids = [3, 0, 59, 7, 7]
     expected = logits[range(B), ids] - np.logaddexp.reduce(logits, axis=1)
     decoder = DenseDecoder(weight)
-    of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).scores(hidden, ids, 0)
+    of_decoder = DecoderOutput(decoder, {"head": "screen"}, V, None).scores(hidden_states, ids, 0)
     np.testing.assert_allclose(of_decoder.log_probs, expected, atol=1e-5)
     assert decoder.asked == [("score", {"head": "screen", "normalizer": "full"})]
     dense = DenseOutput().scores(logits.astype(np.float32), ids, 0)
     np.testing.assert_allclose(dense.log_probs, expected, atol=1e-5)
     with pytest.raises(InvalidRequest, match="logprobs: got True, allowed: a model that does not"):
-        DecoderOutput(decoder, {}, V, CAP).scores(hidden, ids, 0)
+        DecoderOutput(decoder, {}, V, CAP).scores(hidden_states, ids, 0)
 
 
-def test_the_best_ids_are_scored_like_targets(weight: np.ndarray, hidden: np.ndarray) -> None:
-    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+def test_the_best_ids_are_scored_like_targets(
+    weight: np.ndarray, hidden_states: np.ndarray
+) -> None:
+    logits = hidden_states.astype(np.float64) @ weight.T.astype(np.float64)
     order = np.argsort(-logits, axis=1)
     for head in (DenseOutput(), DecoderOutput(DenseDecoder(weight), {}, V, None)):
-        rows = hidden if head.headless else logits.astype(np.float32)
+        rows = hidden_states if head.headless else logits.astype(np.float32)
         scores = head.scores(rows, order[:, 1].tolist(), 3)
         assert scores.ids.tolist() == order[:, :3].tolist()
         assert (scores.best[:, 1] == scores.log_probs).all()

@@ -24,8 +24,8 @@ from logitsieve.v1.rpcs import SCORE
     ],
 )
 def test_half_sized_values_stay_half_sized(dtype: Any, code: int, size: int) -> None:
-    hidden = np.arange(6).reshape(2, 3).astype(dtype)
-    for form in (hidden, np.asfortranarray(hidden)):
+    hidden_states = np.arange(6).reshape(2, 3).astype(dtype)
+    for form in (hidden_states, np.asfortranarray(hidden_states)):
         tensor = put(pb.Tensor(), as_wire(form))
         assert (tensor.dtype, tensor.rows, tensor.cols) == (code, 2, 3)
         assert len(tensor.data) == 6 * size

@@ -20,13 +20,13 @@ MOST_ERROR = 2.0**-21  # of a log-probability: float32 rounds, and so does the i
 
 
 def log_softmax(context: LlamaContext, prompt: list[int]) -> np.ndarray:
-    """float64 log-probabilities [T, V] after each token, from rows of hidden of an own sequence."""
+    """float64 log-probabilities [T, V] after each token, from hidden states of an own sequence."""
     context.headless = True
     context.forget(0)
     slices = [prompt[start : start + SLICE] for start in range(0, len(prompt), SLICE)]
-    hidden = np.concatenate([context.read(part, 0, every=True) for part in slices])
+    hidden_states = np.concatenate([context.read(part, 0, every=True) for part in slices])
     weight = context.gguf.matrix.rows(slice(None)).astype(np.float64)
-    logits = hidden.astype(np.float64) @ weight.T
+    logits = hidden_states.astype(np.float64) @ weight.T
     return dense.log_softmax(logits)
 
 
@@ -104,4 +104,4 @@ def test_cells_of_other_sequences_change_no_bit(make_gguf: Make, kind: str) -> N
         assert np.array_equal(read(), alone)
         assert context.room(0) == context.positions // 3 - 300
         dense, headless = steady_sequences(context).values()
-        assert 1 <= dense <= headless <= 3  # logits may hide bits of hidden, in some steps
+        assert 1 <= dense <= headless <= 3  # logits may hide bits of hidden_states, in some steps

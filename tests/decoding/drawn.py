@@ -46,10 +46,12 @@ def constraints_of(draw: st.DrawFn, size: int, rows: int) -> Constraints:
     )  # fmt: skip
 
 
-def edited_logits(softmax: Softmax, hidden: np.ndarray, constraints: Constraints) -> np.ndarray:
+def edited_logits(
+    softmax: Softmax, hidden_states: np.ndarray, constraints: Constraints
+) -> np.ndarray:
     """[B, V] by brute force."""
     lists: Any = constraints
-    rows = logits64(softmax.weight, softmax.bias, hidden)
+    rows = logits64(softmax.weight, softmax.bias, hidden_states)
     for row, logits in enumerate(rows):
         rows[row] = edited(
             logits,

@@ -42,12 +42,12 @@ def normalized(
     head: str = "screen",
     scale: float = 1.0,
     k: int = 5,
-    hidden: np.ndarray = HIDDEN,
+    hidden_states: np.ndarray = HIDDEN,
 ) -> LogZ32:
     index, edits = decoder.index, None
     if constraints is not None:
-        edits = edits_of(index.softmax, constraints, hidden)
-    query = Query(index, index.head(head), hidden, edits, k, scale)
+        edits = edits_of(index.softmax, constraints, hidden_states)
+    query = Query(index, index.head(head), hidden_states, edits, k, scale)
     return NORMALIZERS[name].log_z(query).rounded()
 
 

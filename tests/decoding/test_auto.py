@@ -181,7 +181,7 @@ def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
     """As the calibration of this machine says; a grade counts as the next stricter one."""
     points = [entries("full", (9, 9, 9), 1.0), entries("sketch", (1, 1, 1), 1.0, max_error=1e-3)]
     points.append(entries("sketch", sketch, 1.0, max_error=1e-15))
-    softmax, hidden = make_softmax(), make_hidden(70)
+    softmax, hidden_states = make_softmax(), make_hidden(70)
     parts = {"sketch": usual_sketch(softmax)}
     here, other = calibration(*points), calibration(*points, cpu="another")
     paths = [
@@ -195,8 +195,8 @@ def test_a_named_sketch_leaves_calls_of_many_rows_to_exact(
         spec: ModelSpec = {"head": "sketch", "max_error": max_error}
         assert decoder.engine_for(spec, 1, 5).answering.most_rows == limit
         for rows in (1, 2, 3, 22, 23, 70):
-            top = decoder.topk(hidden[:rows], 5, **spec)
-            alone = [decoder.topk(row, 5, **spec) for row in hidden[:rows]]
+            top = decoder.topk(hidden_states[:rows], 5, **spec)
+            alone = [decoder.topk(row, 5, **spec) for row in hidden_states[:rows]]
             assert top.ids.tolist() == [one.ids[0].tolist() for one in alone]
             assert top.answer.head == "sketch"
     for each in others:
@@ -254,8 +254,13 @@ def test_auto_answers_by_what_was_measured(tmp_path: Path, kernel_cache: Path) -
 def test_an_asked_precision_chooses(
     tmp_path: Path, kernel_cache: Path, options: dict[str, Any], k: int, head: str
 ) -> None:
-    decoder, hidden = opened(tmp_path, kernel_cache), make_hidden(1)
-    for form in (hidden, hidden[0], hidden.tolist(), hidden.astype(np.float64)):
+    decoder, hidden_states = opened(tmp_path, kernel_cache), make_hidden(1)
+    for form in (
+        hidden_states,
+        hidden_states[0],
+        hidden_states.tolist(),
+        hidden_states.astype(np.float64),
+    ):
         reply = decoder.topk(form, k, **options)
         assert (reply.answer.head, reply.ids.shape) == (head, (1, k))
         if head == "full":
@@ -298,26 +303,26 @@ def test_draws_take_the_sketch_unless_a_head_or_a_precision_is_named(
 def test_steps_fitted_to_ids_by_an_exact_log_z_take_its_pass_over_w(
     tmp_path: Path, kernel_cache: Path, options: dict[str, Any], head: str
 ) -> None:
-    decoder, hidden = opened(tmp_path, kernel_cache), make_hidden(1)
-    assert decoder.beam_step(hidden, beams_in=1, beams_out=1, **options).answer.head == head
+    decoder, hidden_states = opened(tmp_path, kernel_cache), make_hidden(1)
+    assert decoder.beam_step(hidden_states, beams_in=1, beams_out=1, **options).answer.head == head
 
 
 @pytest.mark.parametrize("rows", [1, 64])
 def test_draws_ignore_times_of_best_ids(tmp_path: Path, kernel_cache: Path, rows: int) -> None:
-    decoder, hidden = opened(tmp_path, kernel_cache, p1=0.9), make_hidden(rows)
-    assert used(decoder.topk(hidden, 1).answer)[0] in ("screen", "full")
-    assert used(decoder.sample(hidden).answer) == ("full", {})
-    screened = decoder.sample(hidden, min_precision=0.9).answer
+    decoder, hidden_states = opened(tmp_path, kernel_cache, p1=0.9), make_hidden(rows)
+    assert used(decoder.topk(hidden_states, 1).answer)[0] in ("screen", "full")
+    assert used(decoder.sample(hidden_states).answer) == ("full", {})
+    screened = decoder.sample(hidden_states, min_precision=0.9).answer
     assert used(screened) == (("screen", {"probes": 1}) if rows == 1 else ("full", {}))
 
 
 def test_draws_and_scores_need_a_precise_best_id(tmp_path: Path, kernel_cache: Path) -> None:
-    screen, hidden = entries("screen", (1, 1, 1), 0.5, probes=1), make_hidden(1)
+    screen, hidden_states = entries("screen", (1, 1, 1), 0.5, probes=1), make_hidden(1)
     for entry in screen:
         entry["precision"]["1"] = {"mean": 0.99, "low": 0.99}
     decoder = opened(tmp_path, kernel_cache, calibration(entries("full", (9, 9, 9), 1.0), screen))
-    assert decoder.score(hidden, [0], min_precision=0.9).answer.head == "screen"
-    assert decoder.sample(hidden, min_precision=0.9).answer.head == "screen"
+    assert decoder.score(hidden_states, [0], min_precision=0.9).answer.head == "screen"
+    assert decoder.sample(hidden_states, min_precision=0.9).answer.head == "screen"
 
 
 def test_the_class_decides_what_a_head_proves(tmp_path: Path, kernel_cache: Path) -> None:
@@ -433,7 +438,7 @@ def test_a_beam_step_without_a_head_is_answered_by_the_measured_one(tmp_path: Pa
 def test_the_best_ids_and_their_log_z_are_found_as_a_beam_steps_are_by_one_call(
     tmp_path: Path, hurried: bool, monkeypatch: Any
 ) -> None:
-    softmax, hidden = make_softmax(2001, 192, scale=2), make_hidden(4, 192, scale=0.6)
+    softmax, hidden_states = make_softmax(2001, 192, scale=2), make_hidden(4, 192, scale=0.6)
     parts, named = (
         {"sketch": usual_sketch(softmax)},
         {"full": HeadEntry(), "sketch": HeadEntry("sketch")},
@@ -451,9 +456,9 @@ def test_the_best_ids_and_their_log_z_are_found_as_a_beam_steps_are_by_one_call(
     write_heads(path, softmax, parts=parts, heads=named, default_head="full", calibration=measured)
     decoder = LocalDecoder(open_index(path))
     head = decoder.index.head("sketch") if hurried else decoder.index.head("full")
-    true = head.best_with_log_z(hidden, 3)
+    true = head.best_with_log_z(hidden_states, 3)
     monkeypatch.setattr(type(head), "topk", None)
-    found = decoder.topk(hidden, 3, normalizer="approximate")
+    found = decoder.topk(hidden_states, 3, normalizer="approximate")
     assert (found.answer.head, found.answer.normalizer) == (head.name, "approximate")
     np.testing.assert_array_equal(found.ids, true.ids)
     np.testing.assert_array_equal(

@@ -26,13 +26,13 @@ class Asked(NamedTuple):
     """One request, with what brute force needs to answer it."""
 
     decoder: LocalDecoder
-    hidden: np.ndarray
+    hidden_states: np.ndarray
     options: dict[str, Any]
     edited: np.ndarray  # [B, V]
     plain: np.ndarray  # [B, V]
 
     def reply(self, **spec: Any) -> BeamStepReply:
-        return self.decoder.beam_step(self.hidden, **self.options, **spec)
+        return self.decoder.beam_step(self.hidden_states, **self.options, **spec)
 
     def expected(self, most: int | None = None) -> list[list[Pair]]:
         options, beams = self.options, self.options["beams_in"]
@@ -59,15 +59,15 @@ class Asked(NamedTuple):
 def requests(draw: st.DrawFn, whole: Whole, size: int, tied: bool) -> Asked:
     groups, beams = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     rows, softmax = groups * beams, softmax_of(size, tied)
-    hidden = make_hidden(rows, 8, seed=draw(st.integers(0, 5)))
+    hidden_states = make_hidden(rows, 8, seed=draw(st.integers(0, 5)))
     if draw(st.booleans()):
-        hidden[:] = hidden[0]  # every hypothesis continues alike
+        hidden_states[:] = hidden_states[0]  # every hypothesis continues alike
 
     def by_row(of: st.SearchStrategy[Any], dtype: Any) -> np.ndarray:
         return np.array(draw(st.lists(of, min_size=rows, max_size=rows)), dtype)
 
     constraints = draw(st.none() | constraints_of(size, rows))
-    plain = logits64(softmax.weight, softmax.bias, hidden)
+    plain = logits64(softmax.weight, softmax.bias, hidden_states)
     options = {
         "scores": by_row(st.floats(-20, 0, width=32) | st.just(-1.0), np.float32),
         "lengths": by_row(st.integers(0, 9), np.int32),
@@ -78,8 +78,8 @@ def requests(draw: st.DrawFn, whole: Whole, size: int, tied: bool) -> Asked:
         "length_penalty": draw(st.sampled_from([0.0, 0.6, 1.0, -1.0])),
         "constraints": constraints,
     }
-    made = plain if constraints is None else edited_logits(softmax, hidden, constraints)
-    return Asked(whole(size, tied), hidden, options, made, plain)
+    made = plain if constraints is None else edited_logits(softmax, hidden_states, constraints)
+    return Asked(whole(size, tied), hidden_states, options, made, plain)
 
 
 def float32(value: float) -> np.float32:
@@ -137,11 +137,11 @@ def test_the_pairs_are_the_full_softmaxs(
 
 def test_only_groups_that_are_in_doubt_are_settled(whole: Whole) -> None:
     """Near twins in the first group, one far behind in the second, one alone in the third."""
-    hidden, scores = make_hidden(6, 8), [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0]
-    hidden[1] = np.nextafter(hidden[0], np.float32(0))
+    hidden_states, scores = make_hidden(6, 8), [-1.0, -1.0, -1.0, -90.0, -5.0, -5.0]
+    hidden_states[1] = np.nextafter(hidden_states[0], np.float32(0))
     asked: Any = {"finished": np.arange(6) == 4, "eos_ids": [0], "head": "sketch"}
     asked |= {"beams_in": 2, "beams_out": 3, "normalizer": "sketch"}
-    answer = whole(300, False).beam_step(hidden, scores, **asked).answer
+    answer = whole(300, False).beam_step(hidden_states, scores, **asked).answer
     _, low, high = log_z_in(answer)
     assert (high - low < 1e-6).tolist() == [True, True] + [False] * 4
     assert answer.proven.all()
@@ -171,9 +171,9 @@ def test_a_group_is_answered_as_alone(whole: Whole, data: st.DataObject, head: s
         for name in ("scores", "lengths", "finished"):
             options[name] = options[name][rows]
         if options["constraints"] is not None:
-            ready = options["constraints"].for_rows(len(asked.hidden))
+            ready = options["constraints"].for_rows(len(asked.hidden_states))
             options["constraints"] = ready.take(np.arange(rows.start, rows.stop))
-        alone = asked.decoder.beam_step(asked.hidden[rows], **options, head=head)
+        alone = asked.decoder.beam_step(asked.hidden_states[rows], **options, head=head)
         for mine, ours in zip(alone[:5], together[:5], strict=True):
             np.testing.assert_array_equal(mine[0], ours[group])
         np.testing.assert_array_equal(alone.answer.proven, together.answer.proven[rows])
@@ -195,24 +195,24 @@ def test_refusals(whole: Whole, options: Any, field: str) -> None:
 
 
 def test_a_row_of_hidden_is_named_as_the_caller_counts(whole: Whole) -> None:
-    hidden = make_hidden(3, 8)
-    hidden[2, 0] = np.nan
+    hidden_states = make_hidden(3, 8)
+    hidden_states[2, 0] = np.nan
     asked: Any = {"finished": [True, False, False], "eos_ids": [1]}
-    with refused("hidden[2]"):
-        whole(17, False).beam_step(hidden, beams_in=3, beams_out=2, **asked)
+    with refused("hidden_states[2]"):
+        whole(17, False).beam_step(hidden_states, beams_in=3, beams_out=2, **asked)
 
 
 def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> None:
     """`scanned` says so: all of V, by either proving head, but for what has finished."""
-    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    decoder, hidden_states = whole(300, False), make_hidden(4, 8)
     asked: Any = {"beams_in": 2, "beams_out": 3, "eos_ids": [1]}
     asked["finished"] = [False, True, False, False]
-    full, bounded = (decoder.beam_step(hidden, head=head, **asked) for head in PROVING)
+    full, bounded = (decoder.beam_step(hidden_states, head=head, **asked) for head in PROVING)
     np.testing.assert_equal(full[:5], bounded[:5])
     np.testing.assert_array_equal(full.answer.proven, bounded.answer.proven)
     assert bounded.answer.scanned.tolist() == [300, 0, 300, 300]
     rule = Constraints(banned=[299])
-    banned = decoder.beam_step(hidden, head="sketch", constraints=rule, **asked)
+    banned = decoder.beam_step(hidden_states, head="sketch", constraints=rule, **asked)
     np.testing.assert_array_equal(banned.scores, bounded.scores)
 
 
@@ -220,15 +220,15 @@ def test_the_pass_that_finds_log_z_finds_the_best_tokens_too(whole: Whole) -> No
 @pytest.mark.parametrize("first", ["quick", "sketch", "float64"])
 def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: str) -> None:
     """The second hypothesis' best token ranks at the ends of the first's interval, and near."""
-    decoder, hidden = whole(300, False), make_hidden(2, 8)
+    decoder, hidden_states = whole(300, False), make_hidden(2, 8)
     softmax = decoder.index.softmax
     full, bounded = (cast(Any, decoder.index.head(name)) for name in PROVING)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
     log_z = [log_z_of(row) for row in logits]
     fields = {
-        "quick": full.quick_log_z(hidden),
-        "sketch": bounded.log_z(hidden, 1.0),
-        "float64": full.log_z(hidden, 1.0),
+        "quick": full.quick_log_z(hidden_states),
+        "sketch": bounded.log_z(hidden_states, 1.0),
+        "float64": full.log_z(hidden_states, 1.0),
     }[first]
     _, low, high = interval_of(fields, 1.0).T
     best = [Fraction(float(row.max())) for row in logits]
@@ -241,7 +241,7 @@ def test_ranks_as_close_as_log_z_is_known(whole: Whole, normalizer: Any, first: 
         for towards in (-9, score, 9):
             near = np.nextafter(score, np.float32(towards))
             scores = np.array([near, -behind], np.float32)
-            reply = decoder.beam_step(hidden, scores, normalizer=normalizer, **asked)
+            reply = decoder.beam_step(hidden_states, scores, normalizer=normalizer, **asked)
             group = [
                 Hypothesis(float(score), 0, False, row.tolist(), one)
                 for score, row, one in zip(scores, logits, log_z, strict=True)
@@ -263,12 +263,12 @@ def test_ties_of_different_contexts_are_open_and_of_equal_ones_are_not(tmp_path:
     softmax = Softmax(np.concatenate([half, -half]), np.zeros(80, np.float32))
     decoder = LocalDecoder(open_index(write_heads(tmp_path / "1", softmax)))
     row = make_hidden(1, 6)
-    hidden = np.concatenate([row, -row, row, row])
+    hidden_states = np.concatenate([row, -row, row, row])
     scores = np.array([-0.5, -0.5, -0.5, -0.5], np.float32)
-    tied = decoder.beam_step(hidden, scores, beams_in=2, beams_out=3)
+    tied = decoder.beam_step(hidden_states, scores, beams_in=2, beams_out=3)
     assert tied.answer.proven.tolist() == [False, False, True, True]
     assert tied.parents[1].tolist() == [0, 1, 0]
     scores[[1, 3]] = np.nextafter(scores[[1, 3]], np.float32(0))
-    apart = decoder.beam_step(hidden, scores, beams_in=2, beams_out=3)
+    apart = decoder.beam_step(hidden_states, scores, beams_in=2, beams_out=3)
     assert apart.answer.proven.all()
     assert apart.parents.tolist() == [[1, 0, 1]] * 2

@@ -30,11 +30,11 @@ def applied(edits: Edits, logits_BV: np.ndarray) -> np.ndarray:
 
 @given(data=st.data(), size=st.sampled_from(SIZES), rows=st.integers(1, 4))
 def test_edits_are_what_the_words_say(data: st.DataObject, size: int, rows: int) -> None:
-    constraints, hidden = data.draw(constraints_of(size, rows)), make_hidden(rows, 8)
+    constraints, hidden_states = data.draw(constraints_of(size, rows)), make_hidden(rows, 8)
     softmax = softmax_of(size, False)
-    edits = edits_of(softmax, constraints, hidden)
-    expected = edited_logits(softmax, hidden, constraints)
-    plain = logits64(softmax.weight, softmax.bias, hidden)
+    edits = edits_of(softmax, constraints, hidden_states)
+    expected = edited_logits(softmax, hidden_states, constraints)
+    plain = logits64(softmax.weight, softmax.bias, hidden_states)
     np.testing.assert_array_equal(applied(edits, plain), expected)
     remaining = np.isfinite(expected).sum(axis=1)
     np.testing.assert_array_equal(edits.remaining(size), remaining)
@@ -53,10 +53,10 @@ def test_ids_beyond_the_vocabulary(field: str) -> None:
 
 
 def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
-    hidden = make_hidden(3, 8)
-    hidden[1, 2] = np.nan
-    with refused("hidden[1]"):
-        edits_of(softmax_of(17, False), Constraints(banned=[3]), hidden)
+    hidden_states = make_hidden(3, 8)
+    hidden_states[1, 2] = np.nan
+    with refused("hidden_states[1]"):
+        edits_of(softmax_of(17, False), Constraints(banned=[3]), hidden_states)
 
 
 @EVERY_HEAD
@@ -64,16 +64,20 @@ def test_a_row_of_hidden_that_is_not_finite_is_named() -> None:
 def test_the_answer_is_the_full_softmaxs_over_what_remains(
     whole: Whole, name: Any, data: st.DataObject, size: int, tied: bool, rows: int
 ) -> None:
-    softmax, decoder, hidden = softmax_of(size, tied), whole(size, tied), make_hidden(rows, 8)
+    softmax, decoder, hidden_states = (
+        softmax_of(size, tied),
+        whole(size, tied),
+        make_hidden(rows, 8),
+    )
     constraints = data.draw(constraints_of(size, rows))
-    expected = edited_logits(softmax, hidden, constraints)
+    expected = edited_logits(softmax, hidden_states, constraints)
     remaining = np.isfinite(expected).sum(axis=1)
     if (remaining == 0).any():
         with pytest.raises(InvalidRequest, match="k: got 1, allowed: at most 0, "):
-            decoder.topk(hidden, 1, head=name, constraints=constraints)
+            decoder.topk(hidden_states, 1, head=name, constraints=constraints)
         return
     k = data.draw(st.integers(1, int(remaining.min())))
-    found = decoder.topk(hidden, k, head=name, constraints=constraints)
+    found = decoder.topk(hidden_states, k, head=name, constraints=constraints)
     chosen = np.take_along_axis(expected, found.ids.astype(np.int64), 1)
     np.testing.assert_array_equal(found.logits, chosen.astype(np.float32), strict=True)
     assert np.isfinite(chosen).all()
@@ -88,7 +92,7 @@ def test_the_answer_is_the_full_softmaxs_over_what_remains(
     assert ((k <= scanned) & (scanned <= size)).all()
     for row in range(rows):
         own = constraints.for_rows(rows).take(np.array([row]))
-        alone = decoder.topk(hidden[[row]], k, head=name, constraints=own)
+        alone = decoder.topk(hidden_states[[row]], k, head=name, constraints=own)
         mine = [each[row : row + 1] for each in (*found[:2], *found.answer[4:7])]
         if rows > decoder.index.head(name).most_rows:  # which compute all logits
             mine[3] = alone.answer.scanned
@@ -104,8 +108,8 @@ def test_more_than_what_remains_is_refused(whole: Whole, name: Any, k: int) -> N
 
 
 def test_a_few_allowed_ids_need_no_head(whole: Whole) -> None:
-    few, hidden = Constraints(allowed=[7, 9, 8]), make_hidden(2, 8)
-    answer = whole(300, False).topk(hidden, 2, head="screen", constraints=few).answer
+    few, hidden_states = Constraints(allowed=[7, 9, 8]), make_hidden(2, 8)
+    answer = whole(300, False).topk(hidden_states, 2, head="screen", constraints=few).answer
     assert answer.proven.all()
     assert not answer.fallback.any()
     assert answer.scanned.tolist() == [3, 3]
@@ -114,20 +118,22 @@ def test_a_few_allowed_ids_need_no_head(whole: Whole) -> None:
 def test_no_rule_changes_nothing_and_what_a_head_looks_at_may_all_be_banned(
     decoder: LocalDecoder,
 ) -> None:
-    hidden = make_hidden(3)
+    hidden_states = make_hidden(3)
     for head in decoder.index.heads:
-        plain = decoder.topk(hidden, 4, head=head)
-        reply = decoder.topk(hidden, 4, head=head, constraints=Constraints())
+        plain = decoder.topk(hidden_states, 4, head=head)
+        reply = decoder.topk(hidden_states, 4, head=head, constraints=Constraints())
         np.testing.assert_equal(reply[:2], plain[:2])
         np.testing.assert_array_equal(reply.answer.proven, plain.answer.proven)
-    found = decoder.index.head("screen").candidates(hidden, 1)
+    found = decoder.index.head("screen").candidates(hidden_states, 1)
     banned = [ids.tolist()[3:] for ids in np.split(found.ids, found.offsets[1:-1])]
     constraints = Constraints(banned=banned)
-    reply = decoder.topk(hidden, 4, head="screen", constraints=constraints)
+    reply = decoder.topk(hidden_states, 4, head="screen", constraints=constraints)
     assert reply.answer.fallback.all()
     assert reply.answer.proven.all()
-    worst = decoder.topk(hidden, 300, head="full").ids[:, 150:]
-    plain = decoder.topk(hidden, 4, head="screen")
-    reply = decoder.topk(hidden, 4, head="screen", constraints=Constraints(banned=list(worst)))
+    worst = decoder.topk(hidden_states, 300, head="full").ids[:, 150:]
+    plain = decoder.topk(hidden_states, 4, head="screen")
+    reply = decoder.topk(
+        hidden_states, 4, head="screen", constraints=Constraints(banned=list(worst))
+    )
     np.testing.assert_array_equal(reply.ids, plain.ids)
     np.testing.assert_array_equal(reply.answer.scanned, plain.answer.scanned)

@@ -30,19 +30,19 @@ def test_its_text_names_index_head_knobs_and_normalizer(whole: Whole) -> None:
 
 def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path: Path) -> None:
     """If lists answered any row, nothing is promised."""
-    softmax, hidden = make_softmax(), make_hidden(9)
+    softmax, hidden_states = make_softmax(), make_hidden(9)
     parts = {"sketch": usual_sketch(softmax), "screen": screen_arrays(softmax)}
     more: Any = {"parts": parts, "config": {"fallback": "sketch"}}
     path = write_heads(tmp_path / "lm" / "1", softmax, "sketch", "screen", **more)
     decoder = LocalDecoder(open_index(path))
-    far = decoder.topk(hidden, 5, head="screen", knobs={"escalate": 1.0}).answer
+    far = decoder.topk(hidden_states, 5, head="screen", knobs={"escalate": 1.0}).answer
     assert far.fallback.all()
     assert not far.proven.any()
     assert far.max_errors.tolist() == [1e-15] * 9
-    near = decoder.topk(hidden, 5, head="screen").answer
+    near = decoder.topk(hidden_states, 5, head="screen").answer
     assert not near.fallback.any()
     assert near.max_errors.tolist() == [1.0] * 9
-    assert decoder.topk(hidden, 5, exact=True).answer.proven.all()
+    assert decoder.topk(hidden_states, 5, exact=True).answer.proven.all()
 
 
 @pytest.mark.parametrize("widths", [(None,), (1e-9, 1e-4, 0.05, 100.0)])
@@ -56,21 +56,25 @@ def test_an_answer_has_the_chance_of_a_fallback_that_answered_all_of_it(tmp_path
 def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
     whole: Whole, widths: Any, data: Any, size: int, tied: bool, rows: int, normalizer: Any
 ) -> None:
-    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(rows, 8), whole(size, tied)
+    softmax, hidden_states, decoder = (
+        softmax_of(size, tied),
+        make_hidden(rows, 8),
+        whole(size, tied),
+    )
     constraints = data.draw(st.none() | constraints_of(size, rows))
     width = data.draw(st.sampled_from(widths))
     ids = st.lists(st.integers(0, size - 1), min_size=3, max_size=3)
     token_ids = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)))
-    logits = logits64(softmax.weight, softmax.bias, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
     if constraints is not None:
-        logits = edited_logits(softmax, hidden, constraints)
+        logits = edited_logits(softmax, hidden_states, constraints)
     asked: Any = {"constraints": constraints, "normalizer": normalizer, "width": width}
     if not np.isfinite(logits).any(axis=1).all():
         with pytest.raises(InvalidRequest, match="constraints: got nothing left in row"):
-            decoder.score(hidden, token_ids, **asked)
+            decoder.score(hidden_states, token_ids, **asked)
         return
     token_ids[:, 0] = logits.argmax(axis=1)
-    reply = decoder.score(hidden, token_ids, **asked)
+    reply = decoder.score(hidden_states, token_ids, **asked)
     answer = reply.answer
     usual = default_normalizer(decoder.index) if width is None else "sketch"
     assert answer.normalizer == (normalizer or usual)
@@ -92,37 +96,37 @@ def test_scores_are_the_log_softmax_of_what_remains_or_within_a_width(
 
 @pytest.mark.parametrize("width", [1e-6, 0.02])
 def test_a_width_is_kept_alike_in_any_batch(whole: Whole, width: float) -> None:
-    decoder, hidden = whole(300, False), make_hidden(20, 8)
+    decoder, hidden_states = whole(300, False), make_hidden(20, 8)
     token_ids = np.arange(60).reshape(20, 3)
-    together = decoder.score(hidden, token_ids, width=width)
+    together = decoder.score(hidden_states, token_ids, width=width)
     for row in range(20):
         part = slice(row, row + 1)
-        alone = decoder.score(hidden[part], token_ids[part], width=width)
+        alone = decoder.score(hidden_states[part], token_ids[part], width=width)
         np.testing.assert_array_equal(alone.log_probs, together.log_probs[part])
 
 
 def test_a_width_finds_log_z_for_the_other_methods(whole: Whole) -> None:
-    decoder, hidden = whole(300, False), make_hidden(4, 8)
-    wanted = present(decoder.score(hidden, [0] * 4, normalizer="full").answer.log_z)
+    decoder, hidden_states = whole(300, False), make_hidden(4, 8)
+    wanted = present(decoder.score(hidden_states, [0] * 4, normalizer="full").answer.log_z)
     unbiased = Constraints(biased=[1], bias=[0.0])
     answers = [
-        decoder.topk(hidden, 3, width=1e-5).answer,
-        decoder.sample(hidden, seeds=1, width=1e-5).answer,
-        decoder.sample(hidden, seeds=1, width=1e-5, head="screen").answer,
-        decoder.topk(hidden, 3, width=1e-5, constraints=unbiased).answer,
+        decoder.topk(hidden_states, 3, width=1e-5).answer,
+        decoder.sample(hidden_states, seeds=1, width=1e-5).answer,
+        decoder.sample(hidden_states, seeds=1, width=1e-5, head="screen").answer,
+        decoder.topk(hidden_states, 3, width=1e-5, constraints=unbiased).answer,
     ]
     for answer in answers:
         assert answer.normalizer == "sketch"
         np.testing.assert_allclose(present(answer.log_z), wanted, atol=2e-5)
-    stepped = decoder.beam_step(hidden, beams_in=1, beams_out=2, width=1e-5).answer
+    stepped = decoder.beam_step(hidden_states, beams_in=1, beams_out=2, width=1e-5).answer
     assert stepped.normalizer == "full"
-    np.testing.assert_array_equal(answers[0].proven, decoder.topk(hidden, 3).answer.proven)
+    np.testing.assert_array_equal(answers[0].proven, decoder.topk(hidden_states, 3).answer.proven)
 
 
 def test_to_candidates_what_the_head_does_not_look_at_is_impossible(whole: Whole) -> None:
-    decoder, hidden, token_ids = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
-    reply = decoder.score(hidden, token_ids, head="screen", normalizer="candidates")
-    found = decoder.index.head("screen").candidates(hidden, 1)
+    decoder, hidden_states, token_ids = whole(300, False), make_hidden(2, 8), [list(range(300))] * 2
+    reply = decoder.score(hidden_states, token_ids, head="screen", normalizer="candidates")
+    found = decoder.index.head("screen").candidates(hidden_states, 1)
     for row in range(2):
         inside = set(found.ids[found.offsets[row] : found.offsets[row + 1]].tolist())
         assert set(np.flatnonzero(np.isfinite(reply.log_probs[row])).tolist()) == inside

@@ -25,9 +25,9 @@ def decoder(tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Loc
 
 
 def test_the_default_head_answers_unless_knobs_name_another_point(decoder: LocalDecoder) -> None:
-    hidden = make_hidden(5)
-    reply = decoder.topk(hidden, 4)
-    top = decoder.index.head("screen").topk(hidden, 4)
+    hidden_states = make_hidden(5)
+    reply = decoder.topk(hidden_states, 4)
+    top = decoder.index.head("screen").topk(hidden_states, 4)
     np.testing.assert_equal(reply[:2], top[:2])
     np.testing.assert_array_equal(reply.answer.scanned, top.scanned)
     answer = reply.answer
@@ -35,12 +35,12 @@ def test_the_default_head_answers_unless_knobs_name_another_point(decoder: Local
     assert (answer.digest, answer.knobs["probes"]) == (decoder.index.digest, 1)
     assert (answer.normalizer, answer.log_z, answer.queue_ns) == ("", None, 0)
     assert answer.compute_ns > 0
-    one, two = (decoder.topk(hidden, 4, knobs={"probes": n}) for n in (1, 2))
+    one, two = (decoder.topk(hidden_states, 4, knobs={"probes": n}) for n in (1, 2))
     assert (one.answer.scanned < two.answer.scanned).all()
     assert two.answer.knobs["probes"] == 2
-    named = decoder.topk(hidden, 4, head="screen", knobs={"probes": 2})
+    named = decoder.topk(hidden_states, 4, head="screen", knobs={"probes": 2})
     np.testing.assert_array_equal(named.ids, two.ids)
-    usual = decoder.topk(hidden, 4, head="screen")  # which other knobs have not changed
+    usual = decoder.topk(hidden_states, 4, head="screen")  # which other knobs have not changed
     np.testing.assert_array_equal(usual.answer.scanned, one.answer.scanned)
     first, again = (decoder._head("screen", (("probes", 2.0),)) for _ in range(2))
     assert first is again
@@ -60,7 +60,10 @@ def test_other_names(decoder: LocalDecoder, model: str) -> None:
 
 
 def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache: Path) -> None:
-    hidden, path = make_hidden(2), write_heads(tmp_path / "demo" / "1", make_softmax(), *ARRAYS)
+    hidden_states, path = (
+        make_hidden(2),
+        write_heads(tmp_path / "demo" / "1", make_softmax(), *ARRAYS),
+    )
     forget()
     decoder = LocalDecoder(open_index(path, kernel_cache=kernel_cache))
     decoder.warm()
@@ -68,14 +71,14 @@ def test_after_warm_no_request_waits_for_a_compiler(tmp_path: Path, kernel_cache
     constraints = [None, Constraints(banned=[1]), Constraints(allowed=[1, 2, 3])]
     for head, normalizer, limits in product(HEADS, NORMALIZERS, constraints):
         options: Any = {"head": head, "normalizer": normalizer, "constraints": limits}
-        decoder.topk(hidden, 3, **options)
-        decoder.score(hidden, [[1, 2]] * 2, **options)
-        decoder.beam_step(hidden, beams_in=2, beams_out=3, **options)
+        decoder.topk(hidden_states, 3, **options)
+        decoder.score(hidden_states, [[1, 2]] * 2, **options)
+        decoder.beam_step(hidden_states, beams_in=2, beams_out=3, **options)
         for filters in ({}, {"top_k": 5}, {"top_p": 0.5, "min_p": 0.1}, {"temperature": 0}):
-            decoder.sample(hidden, 3, **filters, **options)
+            decoder.sample(hidden_states, 3, **filters, **options)
     for head in HEADS:
-        decoder.score(hidden, [[1, 2]] * 2, head=head, width=1e-9)
-        decoder.sample(hidden, 3, head=head, width=1e-9)
+        decoder.score(hidden_states, [[1, 2]] * 2, head=head, width=1e-9)
+        decoder.sample(hidden_states, 3, head=head, width=1e-9)
     assert ready() == warm
 
 

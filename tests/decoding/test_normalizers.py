@@ -76,9 +76,9 @@ def test_exact_is_over_the_vocabulary_whatever_head_answers(
 
 def test_slices_do_not_change_a_row(decoder: LocalDecoder) -> None:
     """One row in each slice, and all in one."""
-    hidden = np.repeat(HIDDEN, 3000, axis=0)
+    hidden_states = np.repeat(HIDDEN, 3000, axis=0)
     full = decoder.index.head("full")
-    many = FULL.log_z(Query(decoder.index, full, hidden)).value
+    many = FULL.log_z(Query(decoder.index, full, hidden_states)).value
     few = FULL.log_z(Query(decoder.index, full, HIDDEN)).value
     np.testing.assert_array_equal(many, np.repeat(few, 3000))
 

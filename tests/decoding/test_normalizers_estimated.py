@@ -56,11 +56,11 @@ def test_previews_are_those_of_all_dimensions_where_all_are_kept(tmp_path: Path,
     index = open_index(
         write_heads(tmp_path / "demo" / "1", softmax, "svd", parts=parts, heads=entries)
     )
-    hidden, every = make_hidden(3, 20), np.tile(np.arange(77, dtype=np.int32), (3, 1))
+    hidden_states, every = make_hidden(3, 20), np.tile(np.arange(77, dtype=np.int32), (3, 1))
     knobs = {"width": 20, "candidates": 1} if head == "svd" else {}
-    query = Query(index, index.head(head, **knobs), hidden)
+    query = Query(index, index.head(head, **knobs), hidden_states)
     logits = NORMALIZERS["lowrank"].token_logits(query, every)[1]
-    wanted = logits64(softmax.weight, softmax.bias, hidden)
+    wanted = logits64(softmax.weight, softmax.bias, hidden_states)
     np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -69,8 +69,8 @@ class Wide:
 
     def __init__(self, folder: Path) -> None:
         self.softmax = make_softmax(4000, 16, seed=3, scale=0.6)
-        self.hidden = make_hidden(400, 16, seed=4)
-        self.logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden)
+        self.hidden_states = make_hidden(400, 16, seed=4)
+        self.logits = logits64(self.softmax.weight, self.softmax.bias, self.hidden_states)
         parts = {"svd": preview_arrays(self.softmax, 16)}
         path = write_heads(folder / "wide" / "1", self.softmax, "svd", parts=parts)
         self.index = open_index(path)
@@ -84,7 +84,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Wide:
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.2])
 def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide, scale: float) -> None:
-    found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden, scale=scale))
+    found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden_states, scale=scale))
     log_z = np.array([log_sum_exp(row * scale) for row in wide.logits])
     off = (present(found.value) - log_z) / present(found.error)
     assert abs(off.mean()) < 4 / np.sqrt(len(off))
@@ -94,22 +94,24 @@ def test_sampled_errs_as_it_says_and_to_no_side(wide: Wide, scale: float) -> Non
 
 
 def test_sampled_looks_at_all_others_if_all_that_was_looked_at_is_banned(wide: Wide) -> None:
-    few = wide.head.candidates(wide.hidden[:3], 1)
+    few = wide.head.candidates(wide.hidden_states[:3], 1)
     lists, logits = np.split(few.ids, few.offsets[1:-1]), wide.logits[:3].copy()
     np.put_along_axis(logits, np.stack(lists), -np.inf, axis=1)
     banned = Constraints(banned=[ids.tolist() for ids in lists])
-    edits = edits_of(wide.softmax, banned, wide.hidden[:3])
+    edits = edits_of(wide.softmax, banned, wide.hidden_states[:3])
     for scale in (1.0, 1e3):
-        found = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden[:3], edits, scale=scale))
+        found = SAMPLED.log_z(
+            Query(wide.index, wide.head, wide.hidden_states[:3], edits, scale=scale)
+        )
         wanted = [log_sum_exp(row * scale) for row in logits]
         np.testing.assert_allclose(present(found.value), wanted, rtol=2e-7)
         assert not present(found.error).any()
 
 
 def test_sampled_depends_on_its_row_alone(wide: Wide) -> None:
-    together = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden[:9]))
+    together = SAMPLED.log_z(Query(wide.index, wide.head, wide.hidden_states[:9]))
     for row in range(9):
-        one = wide.hidden[row : row + 1]
+        one = wide.hidden_states[row : row + 1]
         alone = SAMPLED.log_z(Query(wide.index, wide.head, one))
         assert present(alone.value)[0] == present(together.value)[row]
 

@@ -221,12 +221,12 @@ def test_a_draw_depends_on_its_seed_step_and_place_alone(
 
 @pytest.mark.parametrize("head", ["sketch", "full", "screen"])
 def test_threads_change_nothing(decoder: LocalDecoder, tmp_path: Path, head: str) -> None:
-    hidden = make_hidden(33, seed=8)
+    hidden_states = make_hidden(33, seed=8)
     two = LocalDecoder(open_index(write_whole(tmp_path, "demo"), threads=2))
     choices: list[Any] = [{}, {"top_p": 0.9}]
     for options in choices:
-        one = decoder.sample(hidden, 5, seeds=1, head=head, **options)
-        other = two.sample(hidden, 5, seeds=1, head=head, **options)
+        one = decoder.sample(hidden_states, 5, seeds=1, head=head, **options)
+        other = two.sample(hidden_states, 5, seeds=1, head=head, **options)
         np.testing.assert_equal(one[:2], other[:2])
 
 
@@ -297,7 +297,7 @@ def test_what_a_draw_claims_and_refuses(decoder: LocalDecoder) -> None:
     for head in ("sketch", "full", "screen"):
         spoiled = HIDDEN.copy()
         spoiled[2, 0] = 3e38
-        with refused("hidden[2]"):
+        with refused("hidden_states[2]"):
             decoder.sample(spoiled, head=head)
 
 
@@ -308,9 +308,9 @@ def test_equal_rows_are_drawn_alike_however_large_their_logits(tmp_path: Path, h
     weight[10:14, 0] = 1e20
     large = Softmax(weight, np.zeros(40, np.float32))
     path = write_heads(tmp_path / "large" / "1", large, "sketch", "screen")
-    hidden = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
+    hidden_states = np.array([[1e10, 0, 0], [-1e10, 0, 0], [0, 0, 0]], np.float32)
     options: Any = {"seeds": range(3), "temperature": 1e-5, "head": head}
-    ids = LocalDecoder(open_index(path)).sample(hidden, 8000, **options).ids
+    ids = LocalDecoder(open_index(path)).sample(hidden_states, 8000, **options).ids
     alike = np.zeros((3, 40))
     alike[0, 10:14], alike[1], alike[2] = 1 / 4, 1 / 36, 1 / 40
     alike[1, 10:14] = 0

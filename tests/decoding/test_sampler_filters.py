@@ -43,17 +43,17 @@ FILTERS: list[Filters] = [
 def listed(
     decoder: LocalDecoder,
     head: str,
-    hidden: np.ndarray,
+    hidden_states: np.ndarray,
     filters: Filters,
     constraints: Constraints | None = None,
 ) -> Shortlist:
     index, edits = decoder.index, None
     names = "seeds", "temperature", "top_k", "top_p", "min_p"
     options: Any = dict(zip(names, (0, *filters), strict=True))
-    how = Sampling.of(len(hidden), 1, options)
+    how = Sampling.of(len(hidden_states), 1, options)
     if constraints is not None:
-        edits = edits_of(index.softmax, constraints, hidden)
-    return shortlist(Query(index, index.head(head), hidden, edits), how)
+        edits = edits_of(index.softmax, constraints, hidden_states)
+    return shortlist(Query(index, index.head(head), hidden_states, edits), how)
 
 
 def rows_of(lists: Shortlist) -> list[list[int]]:
@@ -76,10 +76,10 @@ def warped(logits: np.ndarray, filters: Filters) -> set[int]:
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("head", ["sketch", "full"])
 def test_filters_are_those_of_hugging_face(whole: Whole, head: str, filters: Filters) -> None:
-    decoder, hidden = whole(300, False), make_hidden(6, 8, scale=0.5)
-    lists = listed(decoder, head, hidden, filters)
+    decoder, hidden_states = whole(300, False), make_hidden(6, 8, scale=0.5)
+    lists = listed(decoder, head, hidden_states, filters)
     softmax = softmax_of(300, False)
-    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden)):
+    for row, logits in enumerate(logits64(softmax.weight, softmax.bias, hidden_states)):
         ids = rows_of(lists)[row]
         assert (np.diff(logits[ids]) <= 0).all()
         assert lists.logits[lists.offsets[row]] == logits[ids[0]]
@@ -106,12 +106,16 @@ def test_what_remains_under_constraints(
     whole: Whole, data: Any, size: int, tied: bool, rows: int, head: str, filters: Filters
 ) -> None:
     temperature, top_k, top_p, min_p = filters
-    softmax, hidden, decoder = softmax_of(size, tied), make_hidden(rows, 8), whole(size, tied)
+    softmax, hidden_states, decoder = (
+        softmax_of(size, tied),
+        make_hidden(rows, 8),
+        whole(size, tied),
+    )
     constraints = data.draw(constraints_of(size, rows))
-    logits = edited_logits(softmax, hidden, constraints)
+    logits = edited_logits(softmax, hidden_states, constraints)
     if not np.isfinite(logits).any(axis=1).all():
         return
-    lists = listed(decoder, head, hidden, filters, constraints)
+    lists = listed(decoder, head, hidden_states, filters, constraints)
     for row, ids in enumerate(rows_of(lists)):
         assert len(ids) >= 1
         if not lists.provenance.proven[row]:
@@ -141,10 +145,11 @@ def test_forced_ids_share_a_nucleus(whole: Whole) -> None:
 
 @pytest.mark.parametrize("constraints", [None, Constraints(banned=[7, 200])])
 def test_filters_need_a_head_that_proves(whole: Whole, constraints: Constraints | None) -> None:
-    decoder, hidden = whole(300, False), make_hidden(4, 8)
+    decoder, hidden_states = whole(300, False), make_hidden(4, 8)
     options: Any = {"seeds": range(4), "top_p": 0.8, "min_p": 0.01, "constraints": constraints}
     full, bounded, screen = (
-        decoder.sample(hidden, 40, head=head, **options) for head in ("full", "sketch", "screen")
+        decoder.sample(hidden_states, 40, head=head, **options)
+        for head in ("full", "sketch", "screen")
     )
     np.testing.assert_array_equal(screen.ids, full.ids)
     np.testing.assert_array_equal(screen.log_probs, bounded.log_probs)
@@ -158,7 +163,7 @@ def test_without_a_sketch_all_logits_are_drawn_from(tmp_path: Any) -> None:
     assert "sketch" not in decoder.index.heads
     name = next(name for name in decoder.index.heads if name != "full")
     asked: Any = {"seeds": 1, "top_p": 0.9}
-    hidden = make_hidden(4, decoder.index.dim, scale=0.2)
-    reply, full = (decoder.sample(hidden, 5, head=head, **asked) for head in (name, "full"))
+    hidden_states = make_hidden(4, decoder.index.dim, scale=0.2)
+    reply, full = (decoder.sample(hidden_states, 5, head=head, **asked) for head in (name, "full"))
     np.testing.assert_array_equal(reply.ids, full.ids)
     assert reply.answer.fallback.all()

@@ -116,12 +116,12 @@ def test_log_z_of_a_graded_draw_is_an_estimate(
 def test_log_z_of_a_nucleus_is_an_estimate_unless_a_pass_finds_it(
     graded: LocalDecoder, options: dict[str, Any]
 ) -> None:
-    hidden = np.concatenate([make_hidden(20, 192, scale=each) for each in (0.05, 0.6)])
-    reply = graded.sample(hidden, seeds=1, **options)
+    hidden_states = np.concatenate([make_hidden(20, 192, scale=each) for each in (0.05, 0.6)])
+    reply = graded.sample(hidden_states, seeds=1, **options)
     answer, temperature = reply.answer, options.get("temperature", 1.0)
     assert answer.normalizer == "approximate"
-    assert 0 < answer.proven.sum() < len(hidden)
-    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
+    assert 0 < answer.proven.sum() < len(hidden_states)
+    logits = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden_states)
     for row, values in enumerate(logits):
         left = filtered(values, temperature, 0, options["top_p"], 0.0)
         assert reply.ids[row, 0] in left
@@ -213,12 +213,14 @@ def test_a_rough_interval_decides_draws_that_the_best_ids_leave_open(
     monkeypatch.setattr(sampler, "_by_interval", counted)
     monkeypatch.setattr(sampler, "MANY", many)
     scales = (0.02, 0.1, 0.3, 0.6, 1.0)
-    hidden = np.concatenate([make_hidden(40, 192, scale=each) for each in scales])
+    hidden_states = np.concatenate([make_hidden(40, 192, scale=each) for each in scales])
     seeds = np.arange(200, dtype=np.uint64)
     drawn = DrawOptions(1, seeds, 0, 1 / options.get("temperature", 1.0), None, options["top_p"])
-    wanted = FullHead(SOFTMAX).draw(hidden, drawn._replace(min_p=options.get("min_p", 0.0))).ids
+    wanted = (
+        FullHead(SOFTMAX).draw(hidden_states, drawn._replace(min_p=options.get("min_p", 0.0))).ids
+    )
     for head in ("full", "sketch"):
-        found = graded.sample(hidden, seeds=seeds, head=head, log_probs=False, **options).ids
+        found = graded.sample(hidden_states, seeds=seeds, head=head, log_probs=False, **options).ids
         np.testing.assert_array_equal(found, wanted)
     assert len(decided) == 2
     assert min(decided) > 5

@@ -69,32 +69,37 @@ def test_chances_of_errors_add_up(levels: Path, tmp_path: Path, asked: float | N
     chance = asked or 1e-15
     decoder = LocalDecoder(open_index(levels))
     sharded = open_sharded(split_index(levels, tmp_path / "lm" / "2", 3))
-    hidden, steps = make_hidden(4, 128), dict[str, Any](beams_in=2, beams_out=3, head="sketch")
+    hidden_states, steps = (
+        make_hidden(4, 128),
+        dict[str, Any](beams_in=2, beams_out=3, head="sketch"),
+    )
     for each, calls in ((decoder, 1), (sharded, 3)):
-        top = each.topk(hidden, 5, **grade)
-        np.testing.assert_array_equal(top.ids, decoder.topk(hidden, 5, head="full").ids)
+        top = each.topk(hidden_states, 5, **grade)
+        np.testing.assert_array_equal(top.ids, decoder.topk(hidden_states, 5, head="full").ids)
         assert not top.answer.proven.any()
         np.testing.assert_allclose(top.answer.max_errors, calls * chance)
-        step = each.beam_step(hidden, **{**steps, **grade}).answer
+        step = each.beam_step(hidden_states, **{**steps, **grade}).answer
         np.testing.assert_allclose(step.max_errors, min(1.0, 2 * calls * chance))
         eight = Constraints(banned=[*range(7), V - 1])
-        few = each.topk(hidden, 9, constraints=eight, **grade).answer
+        few = each.topk(hidden_states, 9, constraints=eight, **grade).answer
         np.testing.assert_allclose(few.max_errors, calls * chance)
         for kept in (dict[str, Any](), {"top_k": 7}):
-            drawn = each.sample(hidden, **grade, **kept).answer
+            drawn = each.sample(hidden_states, **grade, **kept).answer
             proven = calls > 1 and not kept  # shards compute all logits of draws from all ids
             np.testing.assert_allclose(drawn.max_errors, 0.0 if proven else calls * chance)
     draws, proof = (
-        decoder.sample(hidden, 9, seeds=3, top_p=0.9, min_p=0.05, **spec)
+        decoder.sample(hidden_states, 9, seeds=3, top_p=0.9, min_p=0.05, **spec)
         for spec in (grade, ModelSpec(head="full"))
     )
     np.testing.assert_equal(draws[:2], proof[:2])
     np.testing.assert_allclose(draws.answer.max_errors, np.where(draws.answer.proven, 0.0, chance))
     assert not draws.answer.proven.all()
     assert proof.answer.proven.all()
-    many = decoder.topk(hidden, 5, constraints=Constraints(banned=range(100)), **grade).answer
+    many = decoder.topk(
+        hidden_states, 5, constraints=Constraints(banned=range(100)), **grade
+    ).answer
     np.testing.assert_allclose(many.max_errors, min(1.0, 4 * chance))  # of 16, 32, 64 and 128 ids
-    unsure = sharded.sample(hidden, top_k=7, top_p=0.5, **grade).answer
+    unsure = sharded.sample(hidden_states, top_k=7, top_p=0.5, **grade).answer
     assert unsure.max_errors.tolist() == [1.0] * 4
 
 
@@ -375,8 +380,11 @@ def test_when_a_draw_is_sure(off: float, least: float, gap: float, settled: bool
     [
         ("k", lambda d: d.topk(HIDDEN, V + 1)),
         ("constraints", lambda d: d.topk(HIDDEN, 4, constraints=Constraints(allowed=[1, 2, 900]))),
-        ("hidden", lambda d: d.topk(HIDDEN[:, :5], 1)),
-        ("hidden[2]", lambda d: d.topk(np.where(np.arange(9)[:, None] == 2, np.nan, HIDDEN), 1)),
+        ("hidden_states", lambda d: d.topk(HIDDEN[:, :5], 1)),
+        (
+            "hidden_states[2]",
+            lambda d: d.topk(np.where(np.arange(9)[:, None] == 2, np.nan, HIDDEN), 1),
+        ),
         ("token_ids", lambda d: d.score(HIDDEN, np.full((9, 1), V))),
         ("constraints.banned", lambda d: d.topk(HIDDEN, 1, constraints=Constraints(banned=[V]))),
         ("constraints", lambda d: d.sample(HIDDEN, constraints=Constraints(allowed=[]))),

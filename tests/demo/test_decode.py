@@ -70,9 +70,9 @@ def test_decoding_stops_at_the_end_and_a_reader_goes_on_from_its_parents() -> No
     model = tiny_model()
     reader = Reader(in_numpy(model))
     reader.read([[5, 3], [7, 2]])
-    hidden = reader.step(np.array([1, 0, 1], np.int32), np.array([4, 6, 8], np.int32))
+    hidden_states = reader.step(np.array([1, 0, 1], np.int32), np.array([4, 6, 8], np.int32))
     again = Reader(in_numpy(model)).read([[7, 2, 4], [5, 3, 6], [7, 2, 8]])
-    np.testing.assert_allclose(hidden, again, atol=1e-6)
+    np.testing.assert_allclose(hidden_states, again, atol=1e-6)
 
 
 def test_the_writer_asks_for_each_head_of_the_model() -> None:

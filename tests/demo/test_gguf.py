@@ -16,10 +16,10 @@ from tests.synthetic import make_hidden
 def test_the_true_best_are_those_of_float64_logits_and_ties_go_to_the_lower_id() -> None:
     weight = make_hidden(9000, 24, seed=1)
     weight[8999], weight[17] = weight[3], weight[4] * np.float32(1 + 2e-7)
-    hidden = np.concatenate([make_hidden(600, 24, seed=2), weight[[3, 4]]])
+    hidden_states = np.concatenate([make_hidden(600, 24, seed=2), weight[[3, 4]]])
     matrix = OutputMatrix("output.weight", "F32", weight, weight.shape)
-    logits = hidden.astype(np.float64) @ weight.astype(np.float64).T
-    np.testing.assert_array_equal(argmax(matrix, hidden), logits.argmax(axis=1))
+    logits = hidden_states.astype(np.float64) @ weight.astype(np.float64).T
+    np.testing.assert_array_equal(argmax(matrix, hidden_states), logits.argmax(axis=1))
 
 
 @pytest.mark.usefixtures("llama_wheel")
@@ -32,8 +32,8 @@ def test_each_way_writes_the_text(make_gguf: Make, gguf_index: Path) -> None:
         assert {len(run.ids) for run in runs.values()} == {6}
         assert {len(run.speeds) for run in runs.values()} == {2}
         proven = runs["max_error 0"]
-        hidden = replayed(context, options.prompt, proven.ids)
-        assert argmax(context.gguf.matrix, hidden).tolist() == proven.ids
+        hidden_states = replayed(context, options.prompt, proven.ids)
+        assert argmax(context.gguf.matrix, hidden_states).tolist() == proven.ids
         assert proven.proven == 6
     shown = Console(width=200, record=True)
     shown.print(table(runs, dict.fromkeys(runs, 6)))

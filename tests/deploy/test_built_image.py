@@ -148,8 +148,8 @@ def running(image: Image, folder: Path) -> Iterator[Container]:
 
 def test_it_answers_is_healthy_and_stops(image: Image, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    index, hidden = write_whole(tmp_path / "models", "demo"), make_hidden(3)
-    expected = open_index(index).head("screen").topk(hidden, 5).ids
+    index, hidden_states = write_whole(tmp_path / "models", "demo"), make_hidden(3)
+    expected = open_index(index).head("screen").topk(hidden_states, 5).ids
     began = time.monotonic()
     with running(image, tmp_path) as container:
         process, log = container.process, []
@@ -158,7 +158,7 @@ def test_it_answers_is_healthy_and_stops(image: Image, tmp_path: Path) -> None:
             log.append(line)
             if "metrics at" in line:
                 break
-        ids = json.loads(container.run("python", "-c", ASK, json.dumps(hidden.tolist())))
+        ids = json.loads(container.run("python", "-c", ASK, json.dumps(hidden_states.tolist())))
         print(f"first answer after {time.monotonic() - began:.1f} s")
         np.testing.assert_array_equal(ids, expected)
         container.run(*image.config["Healthcheck"]["Test"][1:])

@@ -58,25 +58,25 @@ def proxy(server: int, **more: str) -> Iterator[int]:
 )
 def test_others_lose_no_call_and_the_server_takes_little_memory(kind: str, tmp_path: Path) -> None:
     write_model(tmp_path / "models")
-    hidden = np.ones((1, 24), np.float32)
+    hidden_states = np.ones((1, 24), np.float32)
     with (
         started(tmp_path / "models") as server,
         proxy(server.port) as port,
         DecoderClient(f"127.0.0.1:{port}", timeout_s=WAIT_S) as client,
     ):
-        client.topk(hidden, k=1)
+        client.topk(hidden_states, k=1)
         before = memory_mb(server.process.pid)["VmRSS"]
         args = port, monotonic() + FLOOD_S, *FLOODS[kind], OTHER
         flooding = [Thread(target=flood, args=args) for _ in range(4)]
         for each in flooding:
             each.start()
         while any(each.is_alive() for each in flooding):
-            client.topk(hidden, k=1)
+            client.topk(hidden_states, k=1)
         more = memory_mb(server.process.pid)["VmHWM"] - before
         print(f"\n{kind}: {more:.0f} MiB more")
         assert more < MOST_MB
         with DecoderClient(f"127.0.0.1:{port}", timeout_s=WAIT_S) as another:
-            another.topk(hidden, k=1)
+            another.topk(hidden_states, k=1)
 
 
 def test_tls_ends_in_the_proxy_and_begins_anew_and_tokens_pass(tmp_path: Path) -> None:

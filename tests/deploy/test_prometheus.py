@@ -80,14 +80,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 def load(client: DecoderClient) -> None:
     """Every RPC, and an error that is the client's."""
-    hidden = contexts(1, 64)
+    hidden_states = contexts(1, 64)
     for _ in range(20):
-        client.topk(hidden, 5)
-    client.score(hidden, [1] * 64)
-    client.sample(hidden)
-    client.beam_step(hidden, beams_in=1, beams_out=2)
+        client.topk(hidden_states, 5)
+    client.score(hidden_states, [1] * 64)
+    client.sample(hidden_states)
+    client.beam_step(hidden_states, beams_in=1, beams_out=2)
     with pytest.raises(InvalidRequest):
-        client.topk(hidden, 0)
+        client.topk(hidden_states, 0)
 
 
 def test_queries_and_alerts_answer(tmp_path: Path, loop: Loop) -> None:

@@ -59,40 +59,40 @@ def test_precision_and_candidates_of_a_screen() -> None:
     screen, full = make_head("screen", softmax), make_head("full", softmax)
     blocks = [make_hidden(64), make_hidden(64, seed=9)]
     found = evaluate(screen, full, blocks, (1, 3))
-    hidden = np.concatenate(blocks)
-    dense = hidden @ softmax.weight.T + softmax.bias
+    hidden_states = np.concatenate(blocks)
+    dense = hidden_states @ softmax.weight.T + softmax.bias
     best = np.argsort(-dense, axis=1)
-    answers = screen.topk(hidden, 3)
+    answers = screen.topk(hidden_states, 3)
     overlap = [np.isin(answers.ids[row], best[row, :3]).mean() for row in range(128)]
     assert found.precision[3].mean == pytest.approx(np.mean(overlap))
-    assert found.precision[1].mean == (screen.topk(hidden, 1).ids[:, 0] == best[:, 0]).mean()
+    assert found.precision[1].mean == (screen.topk(hidden_states, 1).ids[:, 0] == best[:, 0]).mean()
     assert found.scanned[3] == pytest.approx(answers.scanned.mean())
 
 
 def test_mass_is_the_softmax_over_the_candidates() -> None:
     softmax = make_softmax()
     screen, full = make_head("screen", softmax), make_head("full", softmax)
-    hidden = make_hidden(5)
-    dense = (hidden @ softmax.weight.T + softmax.bias).astype(np.float64)
+    hidden_states = make_hidden(5)
+    dense = (hidden_states @ softmax.weight.T + softmax.bias).astype(np.float64)
     p = np.exp(dense - dense.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
-    found = screen.candidates(hidden, 1)
+    found = screen.candidates(hidden_states, 1)
     lists = np.split(found.ids, found.offsets[1:-1])
     expected = [p[row, ids].sum() for row, ids in enumerate(lists)]
-    kept = np.exp(log_mass(screen, hidden, 1, 300) - log_mass(full, hidden, 1, 300))
+    kept = np.exp(log_mass(screen, hidden_states, 1, 300) - log_mass(full, hidden_states, 1, 300))
     np.testing.assert_allclose(kept, expected, rtol=1e-5)
-    assert evaluate(screen, full, [hidden]).mass_kept == pytest.approx(expected[0], rel=1e-5)
+    assert evaluate(screen, full, [hidden_states]).mass_kept == pytest.approx(expected[0], rel=1e-5)
 
 
 def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
     softmax = make_softmax()
     screen, full = make_head("screen", softmax, escalate=0.25), make_head("full", softmax)
     found = evaluate(screen, full, BLOCKS, (1, 5, 40))
-    hidden = np.concatenate(BLOCKS)
+    hidden_states = np.concatenate(BLOCKS)
     for k in (1, 5, 40):
-        top = screen.topk(hidden, k)
+        top = screen.topk(hidden_states, k)
         own = ~top.proven
-        assert 0 < own.sum() < len(hidden)
+        assert 0 < own.sum() < len(hidden_states)
         assert found.coverage[k] == own.mean()
     assert found.coverage[40] < found.coverage[1]  # lists that are too short count as well
     never = make_head("screen", softmax, escalate=1.0)
@@ -102,13 +102,13 @@ def test_coverage_is_the_share_that_the_head_answered_itself() -> None:
 
 
 def test_memory_does_not_change_the_mass(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen, hidden = make_head("screen", make_softmax()), make_hidden(9)
-    whole = log_mass(screen, hidden, 1, 300)
+    screen, hidden_states = make_head("screen", make_softmax()), make_hidden(9)
+    whole = log_mass(screen, hidden_states, 1, 300)
     monkeypatch.setattr(precision, "MASS_LOGITS", 600)  # two rows at once
-    np.testing.assert_array_equal(log_mass(screen, hidden, 1, 300), whole)
+    np.testing.assert_array_equal(log_mass(screen, hidden_states, 1, 300), whole)
     full = Counting()
-    log_mass(full, hidden, 1, 300)
-    log_mass(full, hidden[:2], 1, 601)
+    log_mass(full, hidden_states, 1, 300)
+    log_mass(full, hidden_states[:2], 1, 601)
     assert full.listed == [2, 2, 2, 2, 1, 1, 1]
 
 
@@ -123,17 +123,17 @@ class Counting:
         self._lift = lift  # of its log Z
         self._head = cast(FullHead, make_head("full", make_softmax()))
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        self.answered += len(np.asarray(hidden))
-        return self._head.topk(hidden, k)
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
+        self.answered += len(np.asarray(hidden_states))
+        return self._head.topk(hidden_states, k)
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        self.listed.append(len(np.asarray(hidden)))
-        return self._head.candidates(hidden, k)
+    def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
+        self.listed.append(len(np.asarray(hidden_states)))
+        return self._head.candidates(hidden_states, k)
 
-    def quick_log_z(self, hidden: Float32) -> Float64:
-        self.summed += len(hidden)
-        return self._head.quick_log_z(hidden) + self._lift
+    def quick_log_z(self, hidden_states: Float32) -> Float64:
+        self.summed += len(hidden_states)
+        return self._head.quick_log_z(hidden_states) + self._lift
 
 
 def test_a_judge_finds_the_truth_once_and_says_what_evaluate_says() -> None:

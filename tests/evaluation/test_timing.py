@@ -20,10 +20,10 @@ class Recorder:
     def warm(self) -> None:
         self.warmed += 1
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        self.firsts.append(float(np.asarray(hidden)[0, 0]))
-        self.shapes.append(np.shape(hidden))
-        return make_head("full", make_softmax(vocab_size=20)).topk(hidden, k)
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
+        self.firsts.append(float(np.asarray(hidden_states)[0, 0]))
+        self.shapes.append(np.shape(hidden_states))
+        return make_head("full", make_softmax(vocab_size=20)).topk(hidden_states, k)
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(23, 8), (5, 8), (9, 1)])
@@ -38,9 +38,9 @@ def test_every_timed_call_has_the_same_rows(rows: int, batch: int) -> None:
 
 
 def test_fewer_calls_than_batches_are_spread_over_the_rows_and_repeated_in_turn() -> None:
-    head, hidden = Recorder(), make_hidden(10)
-    us_per_row(head, hidden, 2, 1, calls=9, limit_ns=10**12)
-    assert head.firsts == hidden[[0] + [0, 4, 8] * 3, 0].tolist()
+    head, hidden_states = Recorder(), make_hidden(10)
+    us_per_row(head, hidden_states, 2, 1, calls=9, limit_ns=10**12)
+    assert head.firsts == hidden_states[[0] + [0, 4, 8] * 3, 0].tolist()
 
 
 def test_dear_rows_count_and_moments_of_load_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

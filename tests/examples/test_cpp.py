@@ -40,9 +40,9 @@ def inputs(models: Path, tmp_path: Path) -> list[str]:
     with open_index(models / "other" / "1") as index:
         vocab_size, dim = index.vocab_size, index.dim
     random = np.random.default_rng(3)
-    for name, rows in (("hidden", SENTENCES), ("embedding", vocab_size)):
+    for name, rows in (("hidden_states", SENTENCES), ("embedding", vocab_size)):
         random.standard_normal((rows, dim)).astype("<f4").tofile(tmp_path / f"{name}.f32")
-    return ["other", str(tmp_path / "hidden.f32"), str(tmp_path / "embedding.f32"), str(dim)]
+    return ["other", str(tmp_path / "hidden_states.f32"), str(tmp_path / "embedding.f32"), str(dim)]
 
 
 def run(decode: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,8 +51,8 @@ def run(decode: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_answers_as_python_does(decode: Path, server: Running, inputs: list[str]) -> None:
     model, *paths, dim = inputs
-    hidden, embedding = (np.fromfile(path, "<f4").reshape(-1, int(dim)) for path in paths)
-    state: Float32 = hidden
+    hidden_states, embedding = (np.fromfile(path, "<f4").reshape(-1, int(dim)) for path in paths)
+    state: Float32 = hidden_states
 
     def step(parents: Int32, tokens: Int32) -> Float32:
         nonlocal state
@@ -65,14 +65,16 @@ def test_it_answers_as_python_does(decode: Path, server: Running, inputs: list[s
         lines.append(" ".join(map(str, (name, number, *np.asarray(ids).tolist()))))
 
     with DecoderClient(server.address) as client:
-        for row, ids in enumerate(client.topk(hidden, 5, model=model).ids):
+        for row, ids in enumerate(client.topk(hidden_states, 5, model=model).ids):
             say("best", row, ids)
         seeds = np.arange(7, 7 + SENTENCES, dtype=np.uint64)
-        drawn = client.sample(hidden, 3, seeds=seeds, temperature=0.8, top_p=0.95, model=model)
+        drawn = client.sample(
+            hidden_states, 3, seeds=seeds, temperature=0.8, top_p=0.95, model=model
+        )
         for row, ids in enumerate(drawn.ids):
             say("drawn", row, ids)
         found = beam_search(
-            client, hidden, step, beams=4, eos_ids=[1], max_tokens=8, n_best=4, model=model
+            client, hidden_states, step, beams=4, eos_ids=[1], max_tokens=8, n_best=4, model=model
         )
     for sentence, hypotheses in enumerate(found.hypotheses):
         for each in hypotheses:

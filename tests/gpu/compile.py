@@ -28,7 +28,7 @@ def main() -> None:
     """Compile for the compute capability that the command line names."""
     capability = int(sys.argv[1])
     for weight in ("*fp32", "*fp16", "*i16"):
-        types = {"weight": weight, "bias": "*fp32", "hidden": "*fp32", "ids": "*i32"}
+        types = {"weight": weight, "bias": "*fp32", "hidden_states": "*fp32", "ids": "*i32"}
         types["logits"] = "*fp64"
         compile_for(capability, exact_logits_kernel, types, LANES=LANES, BLOCK=BLOCK)
     types = {"seeds": "*i64", "counters": "*i64", "noise": "*fp64"}

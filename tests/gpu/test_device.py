@@ -61,10 +61,10 @@ def test_products_of_rounded_operands_are_refused(rounded_products: object) -> N
 
 
 def test_autocast_rounds_nothing_and_true_float32_is_the_default() -> None:
-    head, hidden = make_gpu_head("full", make_softmax()), torch.from_numpy(make_hidden(3))
-    expected = head.topk(hidden.to(DEVICE), 5)
+    head, hidden_states = make_gpu_head("full", make_softmax()), torch.from_numpy(make_hidden(3))
+    expected = head.topk(hidden_states.to(DEVICE), 5)
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        top = head.topk(hidden.to(DEVICE).requires_grad_(), 5)
+        top = head.topk(hidden_states.to(DEVICE).requires_grad_(), 5)
     for mine, theirs in zip(top, expected, strict=True):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(theirs))
     require_true_float32(DEVICE)

@@ -162,25 +162,25 @@ def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
 
 
 def test_the_best_ids_of_tensors_are_not_waited_for(pair: Pair) -> None:
-    hidden = there(HIDDEN)
+    hidden_states = there(HIDDEN)
     for head in ("full", "screen"):
-        pair[0].topk(hidden, 3, head=head)  # which compiles kernels
+        pair[0].topk(hidden_states, 3, head=head)  # which compiles kernels
         with noting_waits() as waits:
-            pair[0].topk(hidden, 3, head=head)
+            pair[0].topk(hidden_states, 3, head=head)
         assert waits == []
 
 
 def test_a_bad_row_has_no_ids_in_topk_and_is_refused_elsewhere(pair: Pair) -> None:
-    hidden = there(HIDDEN)
-    hidden[2, 1] = torch.inf
-    top: Any = pair[0].topk(hidden, 2, head="full")
+    hidden_states = there(HIDDEN)
+    hidden_states[2, 1] = torch.inf
+    top: Any = pair[0].topk(hidden_states, 2, head="full")
     assert (top.ids < 0).any(1).tolist() == [False, False, True, False]
     assert top.answer.proven.tolist() == [True, True, False, True]
     for ask in (
-        lambda: pair[0].topk(hidden, 2, normalizer="full"),
-        lambda: pair[0].score(hidden, there(TARGETS)),
-        lambda: pair[0].sample(hidden, 2),
-        lambda: pair[0].beam_step(hidden, beams_in=2, beams_out=3),
+        lambda: pair[0].topk(hidden_states, 2, normalizer="full"),
+        lambda: pair[0].score(hidden_states, there(TARGETS)),
+        lambda: pair[0].sample(hidden_states, 2),
+        lambda: pair[0].beam_step(hidden_states, beams_in=2, beams_out=3),
     ):
-        with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
+        with pytest.raises(InvalidRequest, match=r"hidden_states\[2\]"):
             ask()

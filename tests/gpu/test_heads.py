@@ -59,9 +59,9 @@ def test_answers_are_the_hosts(name: str, knobs: dict[str, float], k: int) -> No
 @EVERY_HEAD
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_tensors_of_any_floating_type(name: str, dtype: torch.dtype) -> None:
-    hidden = there(HIDDEN).to(dtype)
-    top = on_gpu(name).topk(hidden, 4)
-    host = on_host(name).topk(hidden.float().cpu().numpy(), 4)
+    hidden_states = there(HIDDEN).to(dtype)
+    top = on_gpu(name).topk(hidden_states, 4)
+    host = on_host(name).topk(hidden_states.float().cpu().numpy(), 4)
     for mine, theirs in zip(top[:3], host[:3], strict=True):
         np.testing.assert_array_equal(mine.cpu(), theirs)
 
@@ -69,10 +69,10 @@ def test_tensors_of_any_floating_type(name: str, dtype: torch.dtype) -> None:
 @EVERY_HEAD
 @pytest.mark.parametrize("k", [4, 400])
 def test_a_tensors_bad_row_is_told_from_the_others(name: str, k: int) -> None:
-    hidden, head = there(HIDDEN), on_gpu(name)
-    whole = head.topk(hidden, k)
-    hidden[1, 2] = torch.nan
-    top, good = head.topk(hidden, k), [0, 2, 3, 4, 5]
+    hidden_states, head = there(HIDDEN), on_gpu(name)
+    whole = head.topk(hidden_states, k)
+    hidden_states[1, 2] = torch.nan
+    top, good = head.topk(hidden_states, k), [0, 2, 3, 4, 5]
     assert (top.ids[1] == -1).all()
     assert top.logits[1].isnan().all()
     assert (top.proven[1], top.scanned[1]) == (False, 0)
@@ -102,31 +102,33 @@ def test_rows_that_a_screen_cannot_answer_are_proven(fallback: str) -> None:
 
 
 def test_nothing_is_waited_for() -> None:
-    heads, hidden = make_gpu_heads(SOFTMAX, {name: {} for name in GPU_HEADS}), there(HIDDEN)
+    heads, hidden_states = make_gpu_heads(SOFTMAX, {name: {} for name in GPU_HEADS}), there(HIDDEN)
     for head in heads.values():
-        head.topk(hidden, 5)  # which compiles kernels
+        head.topk(hidden_states, 5)  # which compiles kernels
         with noting_waits() as waits:
-            head.topk(hidden, 5)
+            head.topk(hidden_states, 5)
         assert waits == []
     if DEVICE.type == "cpu":  # where lists are too short, a fallback is waited for
         with noting_waits() as waits:
-            heads["screen"].topk(hidden, 300)
+            heads["screen"].topk(hidden_states, 300)
         assert waits != []
 
 
 @EVERY_HEAD
 @pytest.mark.parametrize(
-    ("hidden", "k", "field"),
+    ("hidden_states", "k", "field"),
     [
-        (torch.zeros(2, 21), 2, "hidden"),
-        (torch.zeros(0, 20), 2, "hidden"),
-        (torch.zeros(2, 20, dtype=torch.int32), 2, "hidden"),
+        (torch.zeros(2, 21), 2, "hidden_states"),
+        (torch.zeros(0, 20), 2, "hidden_states"),
+        (torch.zeros(2, 20, dtype=torch.int32), 2, "hidden_states"),
         (torch.zeros(2, 20), 0, "k"),
     ],
 )
-def test_wrong_tensors_are_refused(name: str, hidden: torch.Tensor, k: int, field: str) -> None:
+def test_wrong_tensors_are_refused(
+    name: str, hidden_states: torch.Tensor, k: int, field: str
+) -> None:
     with pytest.raises(InvalidRequest, match=field):
-        on_gpu(name).topk(there(hidden.numpy()), k)
+        on_gpu(name).topk(there(hidden_states.numpy()), k)
 
 
 def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
@@ -137,16 +139,19 @@ def test_an_index_opens_on_a_gpu(tmp_path: Path) -> None:
         np.testing.assert_array_equal(index.head().topk(HIDDEN, 5).ids, expected)
         with pytest.raises(InvalidRequest, match=r"full \(on cuda\)"):
             index.head("lsh")
-        hidden, ids = there(HIDDEN[:2]), there(np.array([[3, 399, 7], [0, 1, 2]]))
-        found = index.logits(hidden, ids)
+        hidden_states, ids = there(HIDDEN[:2]), there(np.array([[3, 399, 7], [0, 1, 2]]))
+        found = index.logits(hidden_states, ids)
         assert isinstance(found, torch.Tensor)
         np.testing.assert_array_equal(found.cpu(), host.logits(HIDDEN[:2], ids.cpu().numpy()))
         ids[1, 1] = 400
-        assert index.logits(hidden, ids)[1].tolist()[1] == -np.inf
-        hidden[0, 3] = torch.inf
-        assert torch.as_tensor(index.logits(hidden, ids)).isnan().any(1).tolist() == [True, False]
+        assert index.logits(hidden_states, ids)[1].tolist()[1] == -np.inf
+        hidden_states[0, 3] = torch.inf
+        assert torch.as_tensor(index.logits(hidden_states, ids)).isnan().any(1).tolist() == [
+            True,
+            False,
+        ]
         with pytest.raises(InvalidRequest, match="ids"):
-            index.logits(hidden, ids[:1])
+            index.logits(hidden_states, ids[:1])
 
 
 def test_every_head_has_its_twin_on_the_host_and_its_row_in_the_docs() -> None:

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.gpu
 def test_exact_logits(dtype: str, rows: int, count: int, dim: int) -> None:
     matrix = matrix_of(stored_as(make_softmax(90, dim), dtype))
     ids = np.random.default_rng(3).integers(-1, 90, (rows, count)).astype(np.int32)
-    hidden = make_hidden(rows, dim)
+    hidden_states = make_hidden(rows, dim)
     weight, bias = matrix.weight.cpu(), matrix.bias.cpu()
-    expected = exact_logits(weight, bias, torch.from_numpy(hidden), torch.from_numpy(ids))
-    found = launch_exact_logits(matrix.weight, matrix.bias, there(hidden), there(ids))
+    expected = exact_logits(weight, bias, torch.from_numpy(hidden_states), torch.from_numpy(ids))
+    found = launch_exact_logits(matrix.weight, matrix.bias, there(hidden_states), there(ids))
     assert torch.equal(found.cpu(), expected)
 
 

@@ -16,9 +16,9 @@ def test_float32_logits_are_within_their_slack(dtype: str, scale: float) -> None
         pytest.skip("beyond float16")
     softmax = stored_as(make_softmax(200, 33, scale=scale), dtype)
     softmax.bias[:] = 0
-    hidden = make_hidden(40, 33)
-    hidden[1::2, 1:] = -hidden[1::2, :1] * np.sign(hidden[1::2, 1:])
-    matrix, tensor = matrix_of(softmax), there(hidden)
+    hidden_states = make_hidden(40, 33)
+    hidden_states[1::2, 1:] = -hidden_states[1::2, :1] * np.sign(hidden_states[1::2, 1:])
+    matrix, tensor = matrix_of(softmax), there(hidden_states)
     off = (matrix.scores(tensor).double() - matrix.logits64(tensor)).abs()
     slack = matrix.slack(tensor)
     assert (off <= slack[:, None]).all()
@@ -29,20 +29,23 @@ def test_float32_logits_are_within_their_slack(dtype: str, scale: float) -> None
 @pytest.mark.parametrize("dim", [1, 15, 16, 33])
 def test_exact_logits_are_those_of_the_host(dtype: str, dim: int) -> None:
     softmax = stored_as(make_softmax(70, dim), dtype)
-    hidden = make_hidden(3, dim)
+    hidden_states = make_hidden(3, dim)
     ids = np.array([[5, -1, 0, 69], [1, 2, 3, 4], [-1, -1, 8, 8]], np.int32)
-    found = matrix_of(softmax).logits64(there(hidden), there(ids)).cpu().numpy()
+    found = matrix_of(softmax).logits64(there(hidden_states), there(ids)).cpu().numpy()
     assert (found[ids < 0] == -np.inf).all()
     offsets = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
-    expected = softmax.logits64(hidden, offsets, ids[ids >= 0])
+    expected = softmax.logits64(hidden_states, offsets, ids[ids >= 0])
     np.testing.assert_array_equal(found[ids >= 0], expected)
 
 
 def test_a_half_type_is_widened_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS_WIDENED", 32)
-    matrix, hidden = matrix_of(stored_as(make_softmax(90, 8), "float16")), there(make_hidden(3, 8))
-    off = (matrix.scores(hidden).double() - matrix.logits64(hidden)).abs()
-    assert (off <= matrix.slack(hidden)[:, None]).all()
+    matrix, hidden_states = (
+        matrix_of(stored_as(make_softmax(90, 8), "float16")),
+        there(make_hidden(3, 8)),
+    )
+    off = (matrix.scores(hidden_states).double() - matrix.logits64(hidden_states)).abs()
+    assert (off <= matrix.slack(hidden_states)[:, None]).all()
 
 
 @pytest.mark.parametrize("kind", BLOCKS)

@@ -12,9 +12,9 @@ from tests.synthetic import make_hidden, make_softmax
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("k", [1, 7, 100, 400])
 def test_candidates_hold_the_best(dtype: str, k: int) -> None:
-    softmax, hidden = stored_as(make_softmax(400), dtype), make_hidden(6)
-    found = rank_by_scores(matrix_of(softmax), there(hidden), k)
-    true = logits64(softmax.weight, softmax.bias, hidden)
+    softmax, hidden_states = stored_as(make_softmax(400), dtype), make_hidden(6)
+    found = rank_by_scores(matrix_of(softmax), there(hidden_states), k)
+    true = logits64(softmax.weight, softmax.bias, hidden_states)
     assert found.proven.all()
     assert (found.scanned == 400).all()
     np.testing.assert_array_equal(found.ids.cpu(), best(true, k))
@@ -26,15 +26,15 @@ def test_more_ties_than_candidates_leave_a_row_open() -> None:
     """Every row of W twenty times; the second context ties everything."""
     softmax = make_softmax(30)
     softmax = Softmax(np.repeat(softmax.weight, 20, axis=0), np.zeros(600, np.float32))
-    hidden = make_hidden(2)
-    hidden[1] = 0
-    matrix, tensor = matrix_of(softmax), there(hidden)
+    hidden_states = make_hidden(2)
+    hidden_states[1] = 0
+    matrix, tensor = matrix_of(softmax), there(hidden_states)
     for k, settled in ((5, [True, False]), (600 - EXTRA_CANDIDATES, [True, True])):
         found = rank_by_scores(matrix, tensor, k)
         assert found.proven.tolist() == settled
         assert (found.scanned < 0).tolist() == [not each for each in settled]
     everything = rank_all(matrix, tensor, 25)
-    true = logits64(softmax.weight, softmax.bias, hidden)
+    true = logits64(softmax.weight, softmax.bias, hidden_states)
     np.testing.assert_array_equal(everything.ids.cpu(), best(true, 25))
     assert everything.proven.all()
 

@@ -52,10 +52,10 @@ def every_kind(names: str = "", values: Sequence[Any] = ((),)) -> pytest.MarkDec
     return pytest.mark.parametrize(f"kind,{names}".rstrip(","), cases)
 
 
-def assert_right(head: Head, softmax: Softmax, hidden: np.ndarray, k: int) -> None:
-    top = head.topk(hidden, k)
-    true = logits64(softmax.weight, softmax.bias, hidden)
-    rows = len(hidden)
+def assert_right(head: Head, softmax: Softmax, hidden_states: np.ndarray, k: int) -> None:
+    top = head.topk(hidden_states, k)
+    true = logits64(softmax.weight, softmax.bias, hidden_states)
+    rows = len(hidden_states)
     assert top.ids.shape == top.logits.shape == (rows, k)
     assert (top.ids.dtype.name, top.logits.dtype.name) == ("int32", "float32")
     assert ((top.ids >= 0) & (top.ids < softmax.vocab_size)).all()
@@ -88,11 +88,11 @@ def test_answers_are_exact_logits_of_distinct_ids_best_first(kind: Kind) -> None
     st.data(),
 )
 def test_shapes_and_scales(
-    kind: Kind, rows: int, vocab_size: int, dim: int, weight: int, hidden: int, data: Any
+    kind: Kind, rows: int, vocab_size: int, dim: int, weight: int, hidden_states: int, data: Any
 ) -> None:
-    """`weight` and `hidden` are exponents."""
+    """`weight` and `hidden_states` are exponents."""
     softmax = make_softmax(vocab_size, dim, scale=2.0**weight)
-    contexts = make_hidden(rows, dim, scale=2.0**hidden)
+    contexts = make_hidden(rows, dim, scale=2.0**hidden_states)
     assert_right(kind.make(softmax), softmax, contexts, data.draw(st.integers(1, vocab_size)))
 
 
@@ -188,10 +188,12 @@ def test_nothing_is_proven_over_a_matrix_that_is_not_finite(kind: Kind) -> None:
 
 @every_kind("threads", [(1,), (3,)])
 def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=threads), HIDDEN
-    alone = [head.topk(row, 5) for row in hidden]
+    head, hidden_states = kind.make(SOFTMAX, threads=threads), HIDDEN
+    alone = [head.topk(row, 5) for row in hidden_states]
     for size in (2, 3, 4, 5, 33, 70):
-        batches = [head.topk(hidden[i : i + size], 5) for i in range(0, len(hidden), size)]
+        batches = [
+            head.topk(hidden_states[i : i + size], 5) for i in range(0, len(hidden_states), size)
+        ]
         together, separately = (
             [np.concatenate(field) for field in zip(*tops, strict=True)]
             for tops in (batches, alone)
@@ -203,8 +205,8 @@ def test_a_row_does_not_depend_on_its_batch(kind: Kind, threads: int) -> None:
 
 @every_kind("callers,calls", [(8, 40)])
 def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
-    head, hidden = kind.make(SOFTMAX, threads=2), HIDDEN
-    batches = [hidden, -hidden]
+    head, hidden_states = kind.make(SOFTMAX, threads=2), HIDDEN
+    batches = [hidden_states, -hidden_states]
     expected = [head.topk(batch, 7) for batch in batches]
     with ThreadPoolExecutor(callers) as pool:
         answers = pool.map(lambda call: head.topk(batches[call % 2], 7), range(calls))
@@ -215,22 +217,22 @@ def test_threads_may_share_a_head(kind: Kind, callers: int, calls: int) -> None:
 @every_kind()
 def test_answers_are_fresh_arrays(kind: Kind) -> None:
     """And `warm` changes none."""
-    head, hidden = kind.made(), HIDDEN[:3]
-    first = head.topk(hidden, 5)
+    head, hidden_states = kind.made(), HIDDEN[:3]
+    first = head.topk(hidden_states, 5)
     assert all(array.flags.owndata and array.flags.writeable for array in first)
     kept = [array.copy() for array in first]
-    head.topk(-hidden, 5)
+    head.topk(-hidden_states, 5)
     np.testing.assert_equal(list(first), kept)
     head.warm()
-    np.testing.assert_array_equal(head.topk(hidden, 5).ids, first.ids)
+    np.testing.assert_array_equal(head.topk(hidden_states, 5).ids, first.ids)
 
 
 @every_kind("k", [(5,), (40,), (70,)])
 def test_candidates_hold_the_answer_with_exact_logits(kind: Kind, k: int) -> None:
-    head, hidden = kind.made(), HIDDEN
-    found, top = head.candidates(hidden, k), head.topk(hidden, k)
-    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
-    for row in range(len(hidden)):
+    head, hidden_states = kind.made(), HIDDEN
+    found, top = head.candidates(hidden_states, k), head.topk(hidden_states, k)
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden_states)
+    for row in range(len(hidden_states)):
         mine = slice(found.offsets[row], found.offsets[row + 1])
         ids = found.ids[mine]
         assert len(set(ids.tolist())) == len(ids)
@@ -245,8 +247,8 @@ def test_candidates_hold_the_answer_with_exact_logits(kind: Kind, k: int) -> Non
 def test_every_accepted_form_of_hidden(kind: Kind) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     torch = pytest.importorskip("torch")
-    head, hidden = kind.made(), HIDDEN[:3]
-    bfloat16 = hidden.astype(ml_dtypes.bfloat16)
+    head, hidden_states = kind.made(), HIDDEN[:3]
+    bfloat16 = hidden_states.astype(ml_dtypes.bfloat16)
     rounded = bfloat16.astype(np.float32)
     arrays = [rounded.astype(np.float64), np.asfortranarray(rounded), bfloat16.view(np.uint16)]
     arrays += [np.repeat(rounded, 2, axis=0)[::2], np.broadcast_to(rounded, rounded.shape)]
@@ -256,22 +258,28 @@ def test_every_accepted_form_of_hidden(kind: Kind) -> None:
     for form in (*arrays, *tensors, bfloat16, rounded.tolist()):
         np.testing.assert_array_equal(head.topk(form, 5).ids, expected)
     np.testing.assert_array_equal(head.topk(rounded[0], np.int64(5)).ids, expected[:1])
-    half = hidden.astype(np.float16)
+    half = hidden_states.astype(np.float16)
     np.testing.assert_array_equal(head.topk(half, 5).ids, head.topk(half.astype(np.float32), 5).ids)
 
 
 def with_value(value: float) -> np.ndarray:
     """The first of two such rows is to be named."""
-    hidden = HIDDEN[:40].copy()
-    hidden[[4, 38], 23] = value
-    return hidden
+    hidden_states = HIDDEN[:40].copy()
+    hidden_states[[4, 38], 23] = value
+    return hidden_states
 
 
 BAD: list[tuple[Any, Any, str]] = [
-    *[(shape, 1, "hidden") for shape in (HIDDEN[:, :5], HIDDEN[:0], HIDDEN[None], np.float32(1))],
-    *[(HIDDEN.astype(dtype), 1, "hidden") for dtype in (np.int64, object, ">f4", np.complex64)],
-    *[(other, 1, "hidden") for other in ("text", [[1.0], [1.0, 2.0]], None)],
-    *[(with_value(value), 1, "hidden[4]") for value in (np.nan, np.inf, -np.inf, 3e38)],
+    *[
+        (shape, 1, "hidden_states")
+        for shape in (HIDDEN[:, :5], HIDDEN[:0], HIDDEN[None], np.float32(1))
+    ],
+    *[
+        (HIDDEN.astype(dtype), 1, "hidden_states")
+        for dtype in (np.int64, object, ">f4", np.complex64)
+    ],
+    *[(other, 1, "hidden_states") for other in ("text", [[1.0], [1.0, 2.0]], None)],
+    *[(with_value(value), 1, "hidden_states[4]") for value in (np.nan, np.inf, -np.inf, 3e38)],
     *[(HIDDEN, k, "k") for k in (0, -1, 301, 2.0, True, "5", None)],
 ]
 
@@ -279,9 +287,9 @@ BAD: list[tuple[Any, Any, str]] = [
 @every_kind()
 def test_bad_input_names_the_field(kind: Kind) -> None:
     for head in {kind.made(), kind.made(threads=2)}:
-        for method, (hidden, k, field) in product((head.topk, head.candidates), BAD):
+        for method, (hidden_states, k, field) in product((head.topk, head.candidates), BAD):
             with refused(field):
-                method(hidden, k)
+                method(hidden_states, k)
 
 
 @every_kind()

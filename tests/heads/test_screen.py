@@ -105,27 +105,27 @@ def test_reaches_that_no_builder_writes_are_refused(wrong: np.ndarray) -> None:
     ("fallback", "all_rows"), [("", False), ("sketch", False), ("full", True), ("svd", False)]
 )
 def test_far_rows_go_to_a_named_fallback(fallback: str, all_rows: bool) -> None:
-    softmax, hidden = decaying(2000, 96, rows=3)  # bounds leave few rows
+    softmax, hidden_states = decaying(2000, 96, rows=3)  # bounds leave few rows
     parts = {"screen": screen_arrays(softmax), "sketch": usual_sketch(softmax)}
     knobs = {"sketch": {"max_error": 0.0}, "screen": {"escalate": 1.0}}
-    top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden, 5)
+    top = make_heads(HEADS, softmax, parts, knobs, 1, fallback)["screen"].topk(hidden_states, 5)
     assert top.proven.all()
     assert (top.scanned == 2000).all() == all_rows
-    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden, 5).ids)
+    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden_states, 5).ids)
 
 
 def test_far_rows_may_go_to_previews_which_prove_nothing() -> None:
-    softmax, hidden = decaying(2000, 96, rows=5)
+    softmax, hidden_states = decaying(2000, 96, rows=5)
     parts = {"screen": screen_arrays(softmax), "svd": svd_arrays(softmax)}
     knobs = {"svd": {"width": 4.0, "candidates": 64.0}, "screen": {"escalate": 1.0}}
     heads = make_heads(HEADS, softmax, parts, knobs, 1, "svd")
     assert list(heads) == ["full", "screen", "svd"]
-    top, wanted = (heads[name].topk(hidden, 5) for name in ("screen", "svd"))
+    top, wanted = (heads[name].topk(hidden_states, 5) for name in ("screen", "svd"))
     np.testing.assert_array_equal(top.ids, wanted.ids)
     assert top.fallback.all()
     assert not top.proven.any()
     assert heads["screen"].fallback_max_error == 1.0
-    few = heads["svd"].topk(hidden, 100)  # more than it looks at
+    few = heads["svd"].topk(hidden_states, 100)  # more than it looks at
     assert few.proven.all()
 
 
@@ -188,20 +188,20 @@ def outside_arrays(spread: float) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("probes", [1, 3])
 def test_log_z_is_the_best_lists_sum_and_the_estimate_of_all_others(probes: int, rows: int) -> None:
     arrays, k = outside_arrays(0.5), 3
-    head, hidden = make_screen(arrays, probes).with_knobs(log_z_error=1), HIDDEN[:rows]
-    found, top = head.best_with_log_z(hidden, k), head.topk(hidden, k)
+    head, hidden_states = make_screen(arrays, probes).with_knobs(log_z_error=1), HIDDEN[:rows]
+    found, top = head.best_with_log_z(hidden_states, k), head.topk(hidden_states, k)
     np.testing.assert_array_equal(found.ids, top.ids)
     np.testing.assert_array_equal(found.logits.astype(np.float32), top.logits)
     np.testing.assert_array_equal(found.scanned, top.scanned)
-    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden)
+    true = logits64(SOFTMAX.weight, SOFTMAX.bias, hidden_states)
     np.testing.assert_array_equal(found.logits, np.take_along_axis(true, found.ids, axis=1))
     own = np.flatnonzero(~found.fallback)
     assert own.size
     for row in own:
-        cluster = int(np.argmax(dot64(ARRAYS["centroids"], hidden[row])))
-        inside = np.exp(true[row, lists_of(hidden[row], 1)]).sum()
+        cluster = int(np.argmax(dot64(ARRAYS["centroids"], hidden_states[row])))
+        inside = np.exp(true[row, lists_of(hidden_states[row], 1)]).sum()
         rest = np.exp(
-            arrays["outside_rows"][cluster].astype(np.float64) @ hidden[row]
+            arrays["outside_rows"][cluster].astype(np.float64) @ hidden_states[row]
             + arrays["outside_biases"][cluster]
         )
         np.testing.assert_allclose(found.log_z[row, 1], np.log(inside + rest), atol=1e-5)

@@ -25,15 +25,15 @@ SMALL, LARGE = make_softmax(5000, 48), make_softmax(40_000, 64)  # LARGE: 10 MB,
     [partial(make_head, "full"), *(partial(make_head, "sketch", max_error=g) for g in GRADES)],
 )
 def test_the_best_of_all_shares_are_the_best_of_all_rows(make: Any, count: int) -> None:
-    head, hidden, k = make(SMALL), make_hidden(4, 48), 5
+    head, hidden_states, k = make(SMALL), make_hidden(4, 48), 5
     found = []
     for share in shares_of(head._descriptor, count):
         ids, logits = np.empty((4, k), np.int32), np.empty((4, k), np.float32)
         scanned = np.empty(4, np.int32)
-        assert head._kernel(share.ctypes.data, hidden, ids, logits, scanned, 0, 4) == 0
+        assert head._kernel(share.ctypes.data, hidden_states, ids, logits, scanned, 0, 4) == 0
         assert (scanned > 0).all()
         found.append(ids)
-    exact = logits64(SMALL.weight, SMALL.bias, hidden)
+    exact = logits64(SMALL.weight, SMALL.bias, hidden_states)
     chosen = np.full_like(exact, -np.inf)
     several = np.concatenate(found, axis=1)
     np.put_along_axis(chosen, several, np.take_along_axis(exact, several, 1), 1)
@@ -42,17 +42,17 @@ def test_the_best_of_all_shares_are_the_best_of_all_rows(make: Any, count: int) 
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (5, 7), (31, 3), (40, 3), (1, 40_000)])
 def test_answers_do_not_depend_on_the_number_of_threads(rows: int, k: int) -> None:
-    hidden = make_hidden(rows, 64)
-    alone = make_head("full", LARGE).topk(hidden, k)
+    hidden_states = make_hidden(rows, 64)
+    alone = make_head("full", LARGE).topk(hidden_states, k)
     for threads in (2, 3):
-        np.testing.assert_equal(make_head("full", LARGE, threads).topk(hidden, k), alone)
+        np.testing.assert_equal(make_head("full", LARGE, threads).topk(hidden_states, k), alone)
 
 
 def test_a_row_that_is_not_finite_is_refused_by_its_number() -> None:
-    hidden = make_hidden(3, 64)
-    hidden[2, 5] = np.nan
-    with pytest.raises(InvalidRequest, match=r"hidden\[2\]"):
-        make_head("full", LARGE, 2).topk(hidden, 1)
+    hidden_states = make_hidden(3, 64)
+    hidden_states[2, 5] = np.nan
+    with pytest.raises(InvalidRequest, match=r"hidden_states\[2\]"):
+        make_head("full", LARGE, 2).topk(hidden_states, 1)
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def test_shares_of_a_scan_sum_every_row_of_w_once(
     weight, bias = SMALL.weight.copy(), np.zeros(5000, np.float32)
     bias[:512] = 1.0
     softmax = Softmax(weight, bias)
-    head, hidden = make_head("sketch", softmax, threads), make_hidden(rows, 48, scale=0.3)
-    hidden[0] = 0.0  # no row of W is left out
-    exact = logits64(weight, bias, hidden)
+    head, hidden_states = make_head("sketch", softmax, threads), make_hidden(rows, 48, scale=0.3)
+    hidden_states[0] = 0.0  # no row of W is left out
+    exact = logits64(weight, bias, hidden_states)
     for k, scale in ((1, 1.0), (7, 0.5), (20, 1.5)):
-        found = head.best_with_log_z(hidden, k, scale)
+        found = head.best_with_log_z(hidden_states, k, scale)
         np.testing.assert_array_equal(found.ids, best(exact, k))
         np.testing.assert_array_equal(found.logits, np.take_along_axis(exact, found.ids, 1))
         true = np.array([log_sum_exp(scale * each) for each in exact])
@@ -90,21 +90,21 @@ def test_shares_of_a_scan_sum_every_row_of_w_once(
         assert off[0] <= 1e-6
         assert (off <= 12 * found.errors).all()
         assert off.max() < 0.06
-        again = head.best_with_log_z(hidden, k, scale)
+        again = head.best_with_log_z(hidden_states, k, scale)
         np.testing.assert_equal(again, found)
     assert calls == ([threads] * 6 if threads > 1 else [])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
-    head, hidden = FullHead(SMALL, threads=threads), make_hidden(3, 48)
-    exact = logits64(SMALL.weight, SMALL.bias, hidden)
+    head, hidden_states = FullHead(SMALL, threads=threads), make_hidden(3, 48)
+    exact = logits64(SMALL.weight, SMALL.bias, hidden_states)
     ids = np.array([0, 2499, 2500, 4999], np.int32)
     edits = Edits(np.array([0, 4, 4, 4]), ids, np.array([-np.inf, 9.0, 5.0, -np.inf]))
-    found = head.best_with_log_z(hidden, 9, 0.7)
+    found = head.best_with_log_z(hidden_states, 9, 0.7)
     np.testing.assert_array_equal(found.ids, best(exact, 9))
     np.testing.assert_array_equal(found.logits, np.take_along_axis(exact, found.ids, 1))
-    edited = head.quick_log_z(hidden, 0.7, edits)
+    edited = head.quick_log_z(hidden_states, 0.7, edits)
     exact_edited = exact.copy()
     exact_edited[0, ids] = edits.values
     for fields, logits in ((found.log_z, exact), (edited, exact_edited)):
@@ -118,10 +118,10 @@ def test_shares_of_a_pass_prove_log_z(calls: list[int], threads: int) -> None:
 
 
 def test_a_share_without_mass_leaves_log_z_to_the_others(calls: list[int]) -> None:
-    head, hidden = FullHead(SMALL, threads=2), make_hidden(1, 48)
+    head, hidden_states = FullHead(SMALL, threads=2), make_hidden(1, 48)
     banned = np.arange(2500, 5000, dtype=np.int32)
     edits = Edits(np.array([0, 2500]), banned, np.full(2500, -np.inf))
-    fields = head.quick_log_z(hidden, 1.0, edits)[0]
-    true = log_sum_exp(logits64(SMALL.weight, SMALL.bias, hidden)[0, :2500])
+    fields = head.quick_log_z(hidden_states, 1.0, edits)[0]
+    true = log_sum_exp(logits64(SMALL.weight, SMALL.bias, hidden_states)[0, :2500])
     assert fields[LOW] <= true <= fields[HIGH] < fields[LOW] + 1e-4
     assert calls == [2]

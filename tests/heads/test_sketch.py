@@ -38,12 +38,15 @@ def test_the_widest_sketch_answers_where_all_codes_are_the_largest() -> None:
     random = np.random.default_rng(0)
     weight = np.linspace(2, 1, 3000)[:, None] + 1e-3 * random.standard_normal((3000, 1030))
     softmax = Softmax(weight.astype(np.float32), np.zeros(3000, np.float32))
-    hidden = (1 + 1e-3 * random.standard_normal((9, 1030))).astype(np.float32)
+    hidden_states = (1 + 1e-3 * random.standard_normal((9, 1030))).astype(np.float32)
     head = sketch_head(softmax, sketch_arrays(softmax, np.eye(1030), 1024))
-    top, wanted = head.topk(hidden, 5), FullHead(softmax).topk(hidden, 5)
+    top, wanted = head.topk(hidden_states, 5), FullHead(softmax).topk(hidden_states, 5)
     np.testing.assert_equal(top[:2], wanted[:2])
     assert top.scanned.max() < 300
-    bounds, true = head.bounds(hidden[0], 5), logits64(softmax.weight, softmax.bias, hidden[:1])[0]
+    bounds, true = (
+        head.bounds(hidden_states[0], 5),
+        logits64(softmax.weight, softmax.bias, hidden_states[:1])[0],
+    )
     assert np.isin(wanted.ids[0], bounds.ids).all()
     off = 2.0**-24 * true
     assert ((bounds.lower <= true + off) & (true - off <= bounds.upper)).all()
@@ -65,10 +68,10 @@ def test_a_bound_beyond_float32_drops_nothing() -> None:
     against_VD = (coded_VD * unit_VD).sum(axis=1)[:, None] * unit_VD - coded_VD
     against_VD /= np.linalg.norm(against_VD, axis=1)[:, None]
     size = 9e37 / np.linalg.norm(weight, axis=1).max()
-    hidden = ((against_VD + 0.05 * unit_VD) * size).astype(np.float32)
-    true = logits64(weight, softmax.bias, hidden)
-    np.testing.assert_array_equal(head.topk(hidden, 5).ids, best(true, 5))
-    bounds = head.bounds(hidden[0], 5)
+    hidden_states = ((against_VD + 0.05 * unit_VD) * size).astype(np.float32)
+    true = logits64(weight, softmax.bias, hidden_states)
+    np.testing.assert_array_equal(head.topk(hidden_states, 5).ids, best(true, 5))
+    bounds = head.bounds(hidden_states[0], 5)
     printed = true[0].astype(np.float32)
     assert ((bounds.lower <= printed) & (printed <= bounds.upper)).all()
     assert bounds.log_z_low <= true[0].max() <= bounds.log_z_high
@@ -76,19 +79,19 @@ def test_a_bound_beyond_float32_drops_nothing() -> None:
 
 @pytest.mark.parametrize("first", [16, 32, 128, 256])
 def test_a_decaying_spectrum_needs_few_rows(first: int) -> None:
-    softmax, hidden = decaying(4000, 128)
-    top = bounded(softmax, hidden, first).topk(hidden, 5)
+    softmax, hidden_states = decaying(4000, 128)
+    top = bounded(softmax, hidden_states, first).topk(hidden_states, 5)
     assert top.scanned.mean() < 200
-    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden, 5).ids)
+    np.testing.assert_array_equal(top.ids, FullHead(softmax).topk(hidden_states, 5).ids)
 
 
 def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
-    softmax, hidden = decaying(2000, 96)
-    head = bounded(softmax, hidden)
-    true = logits64(softmax.weight, softmax.bias, hidden)
+    softmax, hidden_states = decaying(2000, 96)
+    head = bounded(softmax, hidden_states)
+    true = logits64(softmax.weight, softmax.bias, hidden_states)
     for k in (1, 7, 400):
-        found = head.candidates(hidden, k)
-        for row in range(len(hidden)):
+        found = head.candidates(hidden_states, k)
+        for row in range(len(hidden_states)):
             ids = found.ids[found.offsets[row] : found.offsets[row + 1]]
             logits = found.logits[found.offsets[row] : found.offsets[row + 1]]
             assert len(np.unique(ids)) == len(ids)
@@ -99,10 +102,10 @@ def test_candidates_are_the_rows_computed_and_upper_bounds_the_others() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_a_row_without_bounds_is_refused_by_name(bad: float) -> None:
-    softmax, hidden = decaying(600, 32)
-    hidden[3, 1] = bad
-    with refused("hidden[0]"):
-        sketch_head(softmax, usual_sketch(softmax)).bounds(hidden[3], 2)
+    softmax, hidden_states = decaying(600, 32)
+    hidden_states[3, 1] = bad
+    with refused("hidden_states[0]"):
+        sketch_head(softmax, usual_sketch(softmax)).bounds(hidden_states[3], 2)
 
 
 Spoil = tuple[str, Callable[[np.ndarray], np.ndarray]]
@@ -145,40 +148,40 @@ def test_calls_of_more_rows_than_a_limit_are_answered_by_exact(
     max_error: float, threads: int
 ) -> None:
     """With the same bits, but for the rows scanned."""
-    softmax, hidden = decaying(2000, 128)
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
+    softmax, hidden_states = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), 32)
     options: dict[str, Any] = {"fallback": FullHead(softmax), "knobs": {"max_error": max_error}}
     head = SketchHead(softmax, arrays, threads=threads, **options)
     for most in (1, 3, 40):
         limited = head.up_to(most)
         for rows in (1, 3, 4, 40):
-            top, wanted = limited.topk(hidden[:rows], 5), head.topk(hidden[:rows], 5)
+            top, wanted = limited.topk(hidden_states[:rows], 5), head.topk(hidden_states[:rows], 5)
             np.testing.assert_equal((*top[:3], top.fallback), (*wanted[:3], wanted.fallback))
             assert (top.proven == (max_error == 0)).all()
             assert (top.scanned == 2000).all() if rows > most else top.scanned.max() < 2000
 
 
 def test_log_z_and_draws_take_the_dense_product() -> None:
-    softmax, hidden = decaying(2000, 128)
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
+    softmax, hidden_states = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), 32)
     head, full = SketchHead(softmax, arrays, knobs={"max_error": 0.0}), FullHead(softmax)
-    log_z = head.log_z(hidden, 1.0, width=1e-4)
+    log_z = head.log_z(hidden_states, 1.0, width=1e-4)
     assert (log_z[:, HIGH] - log_z[:, LOW] <= 1e-4).all()
-    seeds = np.arange(len(hidden), dtype=np.uint64)
-    ids, _, scanned = head.draw(hidden, DrawOptions(1, seeds))
-    np.testing.assert_array_equal(ids, full.draw(hidden, DrawOptions(1, seeds)).ids)
+    seeds = np.arange(len(hidden_states), dtype=np.uint64)
+    ids, _, scanned = head.draw(hidden_states, DrawOptions(1, seeds))
+    np.testing.assert_array_equal(ids, full.draw(hidden_states, DrawOptions(1, seeds)).ids)
     assert (scanned == 2000).all()
 
 
 def test_the_knob_is_a_chance() -> None:
-    softmax, hidden = make_softmax(), make_hidden(3)
+    softmax, hidden_states = make_softmax(), make_hidden(3)
     head = make_head("sketch", softmax, max_error=0.3)
     usual = make_head("sketch", softmax)
     assert (head.max_error, head.proves, usual.max_error) == (0.3, False, 1e-15)
-    assert not head.topk(hidden, 5).proven.any()
+    assert not head.topk(hidden_states, 5).proven.any()
     proof = head.with_knobs(max_error=0)
     assert (proof.max_error, proof.proves, head.max_error) == (0.0, True, 0.3)
-    assert proof.topk(hidden, 5).proven.all()
+    assert proof.topk(hidden_states, 5).proven.all()
     for wrong in (-1e-9, 1.0, np.nan):
         with refused("knobs.max_error"):
             head.with_knobs(max_error=wrong)

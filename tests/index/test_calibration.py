@@ -47,10 +47,10 @@ def test_calibration_is_given_as_it_is_or_not_at_all(tiny: Path) -> None:
 
 
 def test_contexts_are_what_they_were() -> None:
-    hidden = np.arange(12, dtype=np.float32).reshape(4, 3)
+    hidden_states = np.arange(12, dtype=np.float32).reshape(4, 3)
     unpacked = unpack_contexts(whole(), 3)
     assert unpacked is not None
-    np.testing.assert_array_equal(unpacked, hidden)
+    np.testing.assert_array_equal(unpacked, hidden_states)
     assert unpacked.flags.writeable
     with pytest.raises(ValueError, match="dim: got 3, needed: 4"):
         unpack_contexts(whole(), 4)

@@ -17,7 +17,7 @@ def index(tiny: Path, kernel_cache: Path) -> Iterator[Index]:
         yield opened
 
 
-def hidden(rows: int) -> np.ndarray:
+def hidden_states(rows: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((rows, 3)).astype(np.float32)
 
 
@@ -54,7 +54,7 @@ def test_heads_by_name(index: Index) -> None:
 
 
 def test_logits_are_those_of_the_softmax_and_of_heads(index: Index) -> None:
-    rows, ids = hidden(5), np.random.default_rng(2).integers(0, 7, (5, 4))
+    rows, ids = hidden_states(5), np.random.default_rng(2).integers(0, 7, (5, 4))
     softmax = tiny_softmax()
     dense = rows.astype(np.float64) @ softmax.weight.T.astype(np.float64) + softmax.bias
     expected = np.take_along_axis(dense, ids, 1).astype(np.float32)
@@ -65,24 +65,27 @@ def test_logits_are_those_of_the_softmax_and_of_heads(index: Index) -> None:
         np.testing.assert_array_equal(index.logits(rows, ids.astype(kind)), found)
     np.testing.assert_array_equal(index.logits(rows.tolist(), ids.tolist()), found)
     np.testing.assert_array_equal(index.logits(rows[0], ids[:1]), found[:1])
-    rows, ids = hidden(2), np.zeros((2, 3), np.int32)
+    rows, ids = hidden_states(2), np.zeros((2, 3), np.int32)
     first = index.logits(rows, ids)
     first[:] = 0
     assert index.logits(rows, ids).any()
-    rows = hidden(4)
+    rows = hidden_states(4)
     top = index.head("full").topk(rows, 7)
     np.testing.assert_array_equal(index.logits(rows, top.ids), top.logits)
 
 
 WRONG: list[tuple[str, Any, Any]] = [
-    *[("ids", hidden(1), [[wrong]]) for wrong in (7, -1, np.uint64(2**63), 2**70, 0.0, True, "0")],
-    ("ids", hidden(1), [0]),
-    ("ids", hidden(1), [[]]),
-    ("ids", hidden(1), [[0], [0]]),
-    ("ids", hidden(2), [[0], [0, 1]]),
-    ("hidden", np.zeros((1, 4), np.float32), [[0]]),
-    ("hidden", np.zeros((0, 3), np.float32), [[0]]),
-    ("hidden[0]", np.full((1, 3), np.nan, np.float32), [[0]]),
+    *[
+        ("ids", hidden_states(1), [[wrong]])
+        for wrong in (7, -1, np.uint64(2**63), 2**70, 0.0, True, "0")
+    ],
+    ("ids", hidden_states(1), [0]),
+    ("ids", hidden_states(1), [[]]),
+    ("ids", hidden_states(1), [[0], [0]]),
+    ("ids", hidden_states(2), [[0], [0, 1]]),
+    ("hidden_states", np.zeros((1, 4), np.float32), [[0]]),
+    ("hidden_states", np.zeros((0, 3), np.float32), [[0]]),
+    ("hidden_states[0]", np.full((1, 3), np.nan, np.float32), [[0]]),
 ]
 
 
@@ -100,7 +103,7 @@ def test_warm_reports_each_head(index: Index) -> None:
 
 
 def test_a_closed_index_says_so_and_heads_in_use_live_on(index: Index) -> None:
-    head, rows = index.head("screen"), hidden(3)
+    head, rows = index.head("screen"), hidden_states(3)
     before = head.topk(rows, 2)
     index.close()
     index.close()

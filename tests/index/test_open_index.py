@@ -162,9 +162,11 @@ def test_an_unwritable_memory(tiny: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_fallback_is_the_one_that_the_manifest_names(
     tmp_path: Path, stored: dict[str, Any], all_rows: bool
 ) -> None:
-    softmax, hidden = decaying(2000, 96, rows=3)  # few directions count: bounds leave few rows
+    softmax, hidden_states = decaying(
+        2000, 96, rows=3
+    )  # few directions count: bounds leave few rows
     path = write_heads(tmp_path / "lm" / "1", softmax, "screen", "sketch", config=stored)
     with open_index(path) as index:
-        top = index.head(escalate=1.0).topk(hidden, 5)
+        top = index.head(escalate=1.0).topk(hidden_states, 5)
     assert top.proven.all()
     assert (top.scanned == 2000).all() == all_rows

@@ -30,8 +30,10 @@ V, D = 300, 90
 
 
 def sketch_of(softmax: Softmax, first: int = 16) -> Sketch:
-    hidden = make_hidden(64, softmax.dim) * np.geomspace(1, 0.01, softmax.dim, dtype=np.float32)
-    return sketch_arrays(softmax, rotated(softmax, hidden), first)
+    hidden_states = make_hidden(64, softmax.dim) * np.geomspace(
+        1, 0.01, softmax.dim, dtype=np.float32
+    )
+    return sketch_arrays(softmax, rotated(softmax, hidden_states), first)
 
 
 def check(softmax: Softmax, sketch: Sketch, rows: Any = None) -> int:

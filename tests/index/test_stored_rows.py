@@ -97,12 +97,12 @@ def assert_same(
 def test_heads_answer_as_over_float32(kind: str, threads: int, pairs: Callable[..., Pair]) -> None:
     pair = pairs(kind, threads)
     for rows in ROWS:
-        hidden = hidden_for(pair, rows)
+        hidden_states = hidden_for(pair, rows)
         for name in HEADS:
             head = methodcaller("head", name)
             for k in (1, 7):
-                assert_same(pair, methodcaller("topk", hidden, k), head, name)
-            assert_same(pair, methodcaller("candidates", hidden, 7), head, name)
+                assert_same(pair, methodcaller("topk", hidden_states, k), head, name)
+            assert_same(pair, methodcaller("candidates", hidden_states, 7), head, name)
 
 
 TARGETS = np.arange(2 * max(ROWS)).reshape(-1, 2)
@@ -139,8 +139,10 @@ def test_draws_within_a_grade_have_the_same_ids(kind: str, pairs: Callable[..., 
     """And log-probabilities whose estimates of log Z sum float32 logits of other products."""
     for index, other in [pairs(kind, 1)]:
         for more in ({}, {"temperature": 0.5}, {"top_p": 0.9, "min_p": 1e-4}):
-            hidden, asked = hidden_for((index, other), 3), dict[str, Any](seeds=1, **more)
-            one, two = (LocalDecoder(each).sample(hidden, 3, **asked) for each in (index, other))
+            hidden_states, asked = hidden_for((index, other), 3), dict[str, Any](seeds=1, **more)
+            one, two = (
+                LocalDecoder(each).sample(hidden_states, 3, **asked) for each in (index, other)
+            )
             np.testing.assert_array_equal(one.ids, two.ids)
             np.testing.assert_allclose(one.log_probs, two.log_probs, atol=1e-4)
 

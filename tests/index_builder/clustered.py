@@ -38,15 +38,15 @@ def make_inputs(
 ) -> tuple[Softmax, FitInputs]:
     """A softmax over `vocab_size` words and everything a fit needs."""
     softmax = make_softmax(vocab_size=vocab_size, dim=16)
-    hidden = make_contexts(rows + heldout, topics=topics, noise=noise)
-    labels = make_head("full", softmax).topk(hidden, max(10, depth)).ids
+    hidden_states = make_contexts(rows + heldout, topics=topics, noise=noise)
+    labels = make_head("full", softmax).topk(hidden_states, max(10, depth)).ids
     return softmax, FitInputs(
         softmax=softmax,
-        train=Contexts([hidden[:rows]]),
+        train=Contexts([hidden_states[:rows]]),
         labels=labels[:rows, :depth].astype(np.uint16),
-        heldout=Contexts([hidden[rows:]]),
+        heldout=Contexts([hidden_states[rows:]]),
         heldout_labels=labels[rows:].astype(np.uint16),
-        sample=hidden[:rows],
+        sample=hidden_states[:rows],
         sample_rows=np.arange(rows),
     )
 

@@ -52,8 +52,8 @@ def test_a_built_index_opens_and_answers(tmp_path: Path) -> None:
     assert (index.vocab_size, index.dim, index.default_head) == (V, D, "screen")
     assert index.heads == ("full", "sketch", "screen")
     assert index.vocabulary == tuple(words)
-    hidden = make_contexts(200, seed=3)
-    right = index.head().topk(hidden, 1).ids == index.head("full").topk(hidden, 1).ids
+    hidden_states = make_contexts(200, seed=3)
+    right = index.head().topk(hidden_states, 1).ids == index.head("full").topk(hidden_states, 1).ids
     assert right.mean() > 0.9
     expected = "basis, codes, label, label held-out, train, log Z, judge, calibrate, write"
     assert ", ".join(dict.fromkeys(stages)) == expected
@@ -294,11 +294,11 @@ def test_a_build_without_contexts(tmp_path: Path, dim: int) -> None:
     index = build(softmax.weight, softmax.bias, None, out, progress=None)
     assert index.heads == ("full", "sketch")
     assert (index.default_head, index.calibration) == ("sketch", None)
-    hidden = make_contexts(20, dim)
-    best = LocalDecoder(index).topk(hidden, 3)
+    hidden_states = make_contexts(20, dim)
+    best = LocalDecoder(index).topk(hidden_states, 3)
     assert (best.answer.head, best.answer.max_error) == ("sketch", 1e-15)
     assert not best.answer.proven.any()
-    np.testing.assert_array_equal(best.ids, index.head("full").topk(hidden, 3).ids)
+    np.testing.assert_array_equal(best.ids, index.head("full").topk(hidden_states, 3).ids)
     assert build(softmax.weight, softmax.bias, None, again, progress=None).digest == index.digest
 
 

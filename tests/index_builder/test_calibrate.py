@@ -12,12 +12,12 @@ from tests.synthetic import decaying, rotated, sketch_arrays
 
 
 def test_each_head_is_measured_itself_at_each_batch_size() -> None:
-    softmax, hidden = decaying(2000, 128)
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), 32)
+    softmax, hidden_states = decaying(2000, 128)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), 32)
     full = FullHead(softmax)
     head = SketchHead(softmax, arrays, fallback=full, knobs={"max_error": 0.0})
     heads = [full, head, head.with_knobs(max_error=1e-15)]
-    heldout = Contexts([np.tile(hidden, (3, 1))])
+    heldout = Contexts([np.tile(hidden_states, (3, 1))])
     points = calibrate(heads, heldout, 2000, no_progress)["points"]
     assert [point["rows"] for point in points] == 3 * [*BATCHES]
     assert [point["max_error"] for point in points[:: len(BATCHES)]] == [0.0, 0.0, 1e-15]

@@ -50,20 +50,20 @@ def test_the_least_setting_finds_the_share_of_the_best_label_and_of_all() -> Non
 def test_judges_are_spread_and_carry_their_own_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     _, inputs = make_inputs(heldout=90)
     monkeypatch.setattr(fitting, "JUDGED", 30)
-    hidden, labels = heldout_sample(inputs)
+    hidden_states, labels = heldout_sample(inputs)
     rows = np.arange(30) * 3
-    np.testing.assert_array_equal(hidden, inputs.heldout.take(rows))
+    np.testing.assert_array_equal(hidden_states, inputs.heldout.take(rows))
     np.testing.assert_array_equal(labels, inputs.heldout_labels[rows, :5])
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18, 1e36])
 def test_augmented_rows_turn_logits_into_angles(scale: float) -> None:
-    small, hidden = make_softmax(), make_hidden(20)
+    small, hidden_states = make_softmax(), make_hidden(20)
     softmax = Softmax(small.weight * np.float32(scale), small.bias * np.float32(scale))
     rows = augmented(softmax).astype(np.float64)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
-    queries = np.hstack([hidden, np.ones((20, 1)), np.zeros((20, 1))])
-    logits = hidden.astype(np.float64) @ small.weight.T.astype(np.float64) + small.bias
+    queries = np.hstack([hidden_states, np.ones((20, 1)), np.zeros((20, 1))])
+    logits = hidden_states.astype(np.float64) @ small.weight.T.astype(np.float64) + small.bias
     ratio = (queries @ rows.T) / logits
     np.testing.assert_allclose(ratio, np.median(ratio), rtol=1e-2)
 
@@ -108,14 +108,14 @@ def test_labels_are_the_exact_ones_of_ties_too(tmp_path: Path, workers: int, kin
     weight[256:296], bias[256:296] = weight[216:256], bias[216:256]
     stored = weight.astype(np.float16) if kind == "F16" else weight
     softmax = Softmax(StoredMatrix(kind, stored), bias)
-    hidden, full = make_contexts(2500), make_head("full", softmax)
-    contexts, file = Contexts([hidden[:1030], hidden[1030:]]), tmp_path / "labels.npy"
+    hidden_states, full = make_contexts(2500), make_head("full", softmax)
+    contexts, file = Contexts([hidden_states[:1030], hidden_states[1030:]]), tmp_path / "labels.npy"
     with ThreadPoolExecutor(3) as pool:
         by = Workers(pool if workers else None)
         shared = shared_heads(softmax, {})["full"]
         inputs = BuildInputs(softmax=softmax, train=contexts, heldout=contexts, workers=by)
         labels = exact_labels(inputs, shared, contexts, 20, file, "label")
-    np.testing.assert_array_equal(labels, full.topk(hidden, 20).ids)
+    np.testing.assert_array_equal(labels, full.topk(hidden_states, 20).ids)
 
 
 def test_the_disk_holds_the_labels_before_any_is_written(tmp_path: Path) -> None:

@@ -15,14 +15,16 @@ from tests.synthetic import make_hidden
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_1"])
 def test_an_index_has_the_files_matrix(make_gguf: Make, kind: str, tmp_path: Path) -> None:
-    path, hidden = make_gguf(head=kind, bias=True), make_hidden(64, 64)
+    path, hidden_states = make_gguf(head=kind, bias=True), make_hidden(64, 64)
     config = BuildConfig(clusters=2, rounds=0)
-    index = build(str(path), None, hidden, tmp_path / "m" / "1", heads=["sketch"], config=config)
+    index = build(
+        str(path), None, hidden_states, tmp_path / "m" / "1", heads=["sketch"], config=config
+    )
     gguf = GgufModel(path)
     assert (index.manifest.dtype, index.manifest.softmax_sha256) == (kind, gguf.sha256(kind))
     np.testing.assert_array_equal(index.softmax.stored, gguf.matrix.blocks)
-    logits = hidden[:8] @ gguf.matrix.rows(slice(None)).T + index.softmax.bias
-    reply = index.head("sketch").topk(hidden[:8], 3)
+    logits = hidden_states[:8] @ gguf.matrix.rows(slice(None)).T + index.softmax.bias
+    reply = index.head("sketch").topk(hidden_states[:8], 3)
     np.testing.assert_array_equal(reply.ids, np.argsort(-logits, axis=1)[:, :3])
     assert index.vocabulary is not None
     assert list(index.vocabulary) == tokens()[0]

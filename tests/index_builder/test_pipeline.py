@@ -50,9 +50,9 @@ def resident_anonymous() -> int:
 def test_a_context_that_is_too_large_is_named_by_its_own_row(tmp_path: Path, row: int) -> None:
     """Also one that is held out."""
     softmax = make_softmax(vocab_size=90, dim=16)
-    hidden = make_contexts(2700)
-    hidden[row] = 1e38
-    train, heldout = Contexts([hidden[:1000], hidden[1000:]]).split()
+    hidden_states = make_contexts(2700)
+    hidden_states[row] = 1e38
+    train, heldout = Contexts([hidden_states[:1000], hidden_states[1000:]]).split()
     inputs = BuildInputs(softmax=softmax, train=train, heldout=heldout.spread(200, 20))
     with refused(f"contexts[{row}]"):
         prepare(inputs, 5, tmp_path)

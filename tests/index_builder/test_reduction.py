@@ -34,9 +34,9 @@ def test_vectors_of_one_length_that_keep_the_order_of_logits(ranges: int) -> Non
     vectors = reduction.vectors(rows)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     np.testing.assert_array_equal(reduction.vectors(rows[40:50]), vectors[40:50])
-    hidden = make_hidden(9)
-    lifted = np.concatenate([hidden, np.full((9, 1), beta), np.zeros((9, 1))], axis=1)
-    logits = hidden @ softmax.weight.T + softmax.bias
+    hidden_states = make_hidden(9)
+    lifted = np.concatenate([hidden_states, np.full((9, 1), beta), np.zeros((9, 1))], axis=1)
+    logits = hidden_states @ softmax.weight.T + softmax.bias
     np.testing.assert_allclose(lifted @ vectors.T * reduction.largest, logits, atol=1e-4)
     if ranges == COSINE:
         assert not vectors[:, -1].any()

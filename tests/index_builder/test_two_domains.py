@@ -26,8 +26,8 @@ def domain(seed: int, rows: int) -> np.ndarray:
     return (topics[random.integers(len(topics), size=rows)] + noise).astype(np.float32)
 
 
-def judged(index: Index, head: Head, hidden: np.ndarray) -> Evaluation:
-    return evaluate(head, index.head("full"), [hidden], (1, 5))
+def judged(index: Index, head: Head, hidden_states: np.ndarray) -> Evaluation:
+    return evaluate(head, index.head("full"), [hidden_states], (1, 5))
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 2), (2, 1)])

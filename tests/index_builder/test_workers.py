@@ -24,7 +24,7 @@ def row_sum(rows: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def refuse(rows: np.ndarray, row: int) -> None:
-    raise InvalidRequest(f"hidden[{row}]", "NaN", "finite values")
+    raise InvalidRequest(f"hidden_states[{row}]", "NaN", "finite values")
 
 
 def twice_of_rows() -> Shared[np.ndarray]:
@@ -60,7 +60,7 @@ def test_results_come_in_order_from_other_processes(processes: Executor, tmp_pat
         pids = {int(pid) for _, pid in workers.map(row_sum, calls())}
         assert os.getpid() not in pids
     assert [file.name for file in tmp_path.glob("*.npy")] == ["shared-0.npy"]
-    with refused("hidden[0]"):
+    with refused("hidden_states[0]"):
         list(Workers(processes, tmp_path).map(refuse, calls()))
 
 

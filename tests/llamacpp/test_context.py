@@ -18,10 +18,10 @@ BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 ROUNDING = {"F32": 1e-6, "F16": 2e-3, "BF16": 2e-2, **dict.fromkeys(BLOCKS, 3e-2)}
 
 
-def logits_of(context: LlamaContext, hidden: np.ndarray) -> np.ndarray:
+def logits_of(context: LlamaContext, hidden_states: np.ndarray) -> np.ndarray:
     """float64 W h + b, capped as the model caps its own; h is scaled already."""
     gguf = context.gguf
-    logits = hidden.astype(np.float64) @ gguf.matrix.rows(slice(None)).astype(np.float64).T
+    logits = hidden_states.astype(np.float64) @ gguf.matrix.rows(slice(None)).astype(np.float64).T
     if gguf.bias is not None:
         logits += gguf.bias
     return logits if gguf.softcap is None else gguf.softcap * np.tanh(logits / gguf.softcap)
@@ -35,9 +35,9 @@ def test_hidden_is_what_the_models_own_logits_are_made_of(
         tokens = context.tokenize(TEXT)
         logits = context.read(tokens, 0, every=True)
         context.headless = True
-        hidden = context.read(tokens, 1, every=True)
-        expected = logits_of(context, hidden)
-        assert hidden.shape == (len(tokens), context.gguf.dim)
+        hidden_states = context.read(tokens, 1, every=True)
+        expected = logits_of(context, hidden_states)
+        assert hidden_states.shape == (len(tokens), context.gguf.dim)
         assert np.abs(logits - expected).max() <= ROUNDING[kind] * np.abs(expected).max()
 
 
@@ -109,9 +109,9 @@ def test_a_long_prompt_is_read_in_parts_with_and_without_a_head(
         tokens = (context.tokenize(TEXT) * 60)[: POSITIONS + 90]
         logits = context.read(tokens, 0)
         context.headless = True
-        hidden = context.read(tokens, 1)
-        assert hidden.shape == (1, context.gguf.dim)
-        np.testing.assert_allclose(logits_of(context, hidden), logits, atol=1e-4)
+        hidden_states = context.read(tokens, 1)
+        assert hidden_states.shape == (1, context.gguf.dim)
+        np.testing.assert_allclose(logits_of(context, hidden_states), logits, atol=1e-4)
         assert context.length(1) == len(tokens)
         every = context.read(tokens[:10], 0, every=True)
         assert every.shape == (10, context.gguf.dim)

@@ -62,10 +62,11 @@ def test_slices_change_nothing_and_a_model_does_not_differ_from_itself(make_gguf
     """In slices of 7 rows the largest logits grow, and sums fade, many times."""
     first, second = (GgufModel(make_gguf(seed=seed, bias=True)) for seed in (0, 1))
     rng = np.random.default_rng(3)
-    hidden = 9 * rng.standard_normal((2, 5, first.dim)).astype(np.float32)
+    hidden_states = 9 * rng.standard_normal((2, 5, first.dim)).astype(np.float32)
     tokens = rng.integers(0, first.vocab_size, 5)
     whole, sliced = (
-        divergence(first, second, hidden[0], hidden[1], tokens, rows) for rows in (8192, 7)
+        divergence(first, second, hidden_states[0], hidden_states[1], tokens, rows)
+        for rows in (8192, 7)
     )
     assert whole.best.tolist() == sliced.best.tolist()
     np.testing.assert_allclose(sliced.kl, whole.kl, rtol=1e-10)

@@ -125,11 +125,11 @@ def test_rows_that_come_in_another_order_are_seen(make_gguf: Make, separate: boo
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q6_K"])
 def test_what_is_representable_stays_so_and_is_near(kind: str) -> None:
-    hidden = np.random.default_rng(0).standard_normal((3, 512), np.float32) * 3
-    hidden[1, :256] = 0
-    once = representable(hidden, kind)
+    hidden_states = np.random.default_rng(0).standard_normal((3, 512), np.float32) * 3
+    hidden_states[1, :256] = 0
+    once = representable(hidden_states, kind)
     np.testing.assert_allclose(representable(once, kind), once, rtol=1e-6)
-    far = np.abs(once - hidden) > np.abs(hidden).max() / 200
+    far = np.abs(once - hidden_states) > np.abs(hidden_states).max() / 200
     assert far.any() == (kind == "Q6_K")
     assert far.reshape(-1, 32).sum(1).max() <= 1  # the largest, the code 127
     assert not once[1, :256].any()

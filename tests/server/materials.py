@@ -64,9 +64,9 @@ class GatedHead:
     def with_knobs(self, **knobs: float) -> GatedHead:
         return GatedHead(self._head.with_knobs(**knobs), self._gate)
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
         self._gate.through()
-        return self._head.topk(hidden, k)
+        return self._head.topk(hidden_states, k)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._head, name)
@@ -122,10 +122,10 @@ def mapped(path: Path) -> bool:
     return f"{path}/" in Path("/proc/self/maps").read_text()
 
 
-def ids_by_digest(models: Path, hidden: np.ndarray, k: int) -> dict[str, bytes]:
+def ids_by_digest(models: Path, hidden_states: np.ndarray, k: int) -> dict[str, bytes]:
     """The ids that each version of "demo" answers, computed apart from the server."""
     indexes = [open_index(path) for path in sorted((models / "demo").iterdir()) if path.is_dir()]
-    found = {index.digest: index.head().topk(hidden, k).ids.tobytes() for index in indexes}
+    found = {index.digest: index.head().topk(hidden_states, k).ids.tobytes() for index in indexes}
     assert len(set(found.values())) == len(indexes)
     return found
 
@@ -144,11 +144,11 @@ def contexts(domain: int, rows: int, seed: int = 0) -> np.ndarray:
 
 def screen_of(domain: int) -> dict[str, np.ndarray]:
     """A list for each topic: the exact top 10 of what was seen there."""
-    hidden = contexts(domain, 2000, seed=1)
+    hidden_states = contexts(domain, 2000, seed=1)
     centroids = np.random.default_rng(domain).standard_normal((TOPICS, D)).astype(np.float32)
-    labels = make_head("full", make_softmax()).topk(hidden, 10).ids
+    labels = make_head("full", make_softmax()).topk(hidden_states, 10).ids
     unit = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
-    nearest = (hidden @ unit.T).argmax(axis=1)
+    nearest = (hidden_states @ unit.T).argmax(axis=1)
     lists = [np.unique(labels[nearest == topic]) for topic in range(TOPICS)]
     return {
         "centroids": unit.astype(np.float32),

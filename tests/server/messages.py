@@ -22,10 +22,10 @@ ROWS = 4
 SPEC = pb.ModelSpec(model="demo")
 HIDDEN = put(pb.Tensor(), make_hidden(ROWS))
 GOOD: dict[str, Any] = {
-    "TopK": pb.TopKRequest(model_spec=SPEC, hidden=HIDDEN, k=3),
+    "TopK": pb.TopKRequest(model_spec=SPEC, hidden_states=HIDDEN, k=3),
     "BeamStep": pb.BeamStepRequest(
         model_spec=SPEC,
-        hidden=HIDDEN,
+        hidden_states=HIDDEN,
         beams_in=2,
         beams_out=3,
         scores=put(pb.Tensor(), np.array([0, -1, -2, -3], np.float32)),
@@ -36,7 +36,7 @@ GOOD: dict[str, Any] = {
     ),
     "Sample": pb.SampleRequest(
         model_spec=SPEC,
-        hidden=HIDDEN,
+        hidden_states=HIDDEN,
         samples=2,
         seeds=put(pb.Tensor(), np.arange(ROWS, dtype=np.uint64)),
         step=3,
@@ -46,11 +46,13 @@ GOOD: dict[str, Any] = {
         min_p=0.01,
     ),
     "Score": pb.ScoreRequest(
-        model_spec=SPEC, hidden=HIDDEN, token_ids=put(pb.Tensor(), np.ones((ROWS, 2), np.int32))
+        model_spec=SPEC,
+        hidden_states=HIDDEN,
+        token_ids=put(pb.Tensor(), np.ones((ROWS, 2), np.int32)),
     ),
 }
 LARGE = make_hidden(64)  # more than 100 us of an uncalibrated model: it goes to the pool
-LARGE_REQUEST = pb.TopKRequest(model_spec=SPEC, hidden=put(pb.Tensor(), LARGE), k=3)
+LARGE_REQUEST = pb.TopKRequest(model_spec=SPEC, hidden_states=put(pb.Tensor(), LARGE), k=3)
 RESPONSES = {rpc.name: rpc.response for rpc in RPCS}
 FIELDS = {rpc.name: rpc.field for rpc in RPCS}
 
@@ -141,6 +143,6 @@ def typed(name: str, datatype: str, shape: list[int], **contents: list[Any]) -> 
 
 
 HIDDEN_INPUT = typed(
-    "hidden", "FP32", [4, 24], fp32_contents=np.float32(make_hidden(4)).ravel().tolist()
+    "hidden_states", "FP32", [4, 24], fp32_contents=np.float32(make_hidden(4)).ravel().tolist()
 )
 GOOD_INPUTS = [HIDDEN_INPUT, typed("k", "INT32", [1], int_contents=[3])]

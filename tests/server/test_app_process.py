@@ -214,7 +214,7 @@ def test_a_second_signal_ends_it(tmp_path: Path, sent: signal.Signals) -> None:
         held(tmp_path, "computing", drain_s=10 * WAIT_S) as server,
         grpc.insecure_channel(said_by(server, WHERE)[1]) as channel,
     ):
-        message = pb.TopKRequest(hidden=put(pb.Tensor(), make_hidden(64)), k=3)
+        message = pb.TopKRequest(hidden_states=put(pb.Tensor(), make_hidden(64)), k=3)
         call = channel.unary_unary("/logitsieve.v1.Decoder/TopK")
         asked = call.future(message.SerializeToString())
         stub = HealthStub(channel)

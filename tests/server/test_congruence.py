@@ -51,25 +51,25 @@ def assert_equal(one: np.ndarray, other: np.ndarray) -> None:
     assert one.dtype == other.dtype
 
 
-def ask_topk(decoder: Decoder, hidden: Any, **options: Any) -> Any:
-    return decoder.topk(hidden, 128 if len(hidden) == 2 else 5, **options)
+def ask_topk(decoder: Decoder, hidden_states: Any, **options: Any) -> Any:
+    return decoder.topk(hidden_states, 128 if len(hidden_states) == 2 else 5, **options)
 
 
-def ask_score(decoder: Decoder, hidden: Any, **options: Any) -> Any:
-    return decoder.score(hidden, np.arange(2 * len(hidden)).reshape(-1, 2), **options)
+def ask_score(decoder: Decoder, hidden_states: Any, **options: Any) -> Any:
+    return decoder.score(hidden_states, np.arange(2 * len(hidden_states)).reshape(-1, 2), **options)
 
 
-def ask_sample(decoder: Decoder, hidden: Any, **options: Any) -> Any:
-    seeds = np.arange(len(hidden), dtype=np.uint64) + np.uint64(1 << 63)
+def ask_sample(decoder: Decoder, hidden_states: Any, **options: Any) -> Any:
+    seeds = np.arange(len(hidden_states), dtype=np.uint64) + np.uint64(1 << 63)
     return decoder.sample(
-        hidden, 3, seeds=seeds, step=7, temperature=0.8, top_k=50, top_p=0.9, **options
+        hidden_states, 3, seeds=seeds, step=7, temperature=0.8, top_k=50, top_p=0.9, **options
     )
 
 
-def ask_beam_step(decoder: Decoder, hidden: Any, **options: Any) -> Any:
-    rows = np.arange(len(hidden))
+def ask_beam_step(decoder: Decoder, hidden_states: Any, **options: Any) -> Any:
+    rows = np.arange(len(hidden_states))
     return decoder.beam_step(
-        hidden,
+        hidden_states,
         -rows / 3,
         beams_in=2,
         beams_out=4,
@@ -143,57 +143,72 @@ def test_constraints_and_scored_ids(
     rows: int,
     options: dict[str, Any],
 ) -> None:
-    here, hidden = {"demo": local, "other": whole}[options["model"]], make_hidden(rows)
-    assert_same(ask(remote, hidden, **options), ask(here, hidden, **options))
+    here, hidden_states = {"demo": local, "other": whole}[options["model"]], make_hidden(rows)
+    assert_same(ask(remote, hidden_states, **options), ask(here, hidden_states, **options))
 
 
 def test_seeds_that_are_not_given_are_fresh(remote: Decoder) -> None:
-    hidden = np.zeros((1, 24), np.float32)
-    one, other = (remote.sample(hidden, 64, model="demo", temperature=9.0) for _ in range(2))
+    hidden_states = np.zeros((1, 24), np.float32)
+    one, other = (remote.sample(hidden_states, 64, model="demo", temperature=9.0) for _ in range(2))
     assert (one.ids != other.ids).any()
 
 
 def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: LocalDecoder) -> None:
-    hidden = make_hidden(4)
+    hidden_states = make_hidden(4)
     beams: dict[str, Any] = {"beams_in": 1, "beams_out": 3}
-    assert_same(remote.sample(hidden, seeds=5, model="demo"), local.sample(hidden, seeds=5))
-    assert_same(remote.beam_step(hidden, model="demo", **beams), local.beam_step(hidden, **beams))
+    assert_same(
+        remote.sample(hidden_states, seeds=5, model="demo"), local.sample(hidden_states, seeds=5)
+    )
+    assert_same(
+        remote.beam_step(hidden_states, model="demo", **beams),
+        local.beam_step(hidden_states, **beams),
+    )
 
 
 def test_draws_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
-    hidden = make_hidden(5)
+    hidden_states = make_hidden(5)
     for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}, {"log_probs": False}):
-        reply = remote.sample(hidden, 2, seeds=3, model="other", **filters)
+        reply = remote.sample(hidden_states, 2, seeds=3, model="other", **filters)
         assert reply.answer.head == "sketch"
         assert (reply.answer.max_errors <= MAX_ERROR).all()
-        assert_same(reply, whole.sample(hidden, 2, seeds=3, **filters))
-        proof = remote.sample(hidden, 2, seeds=3, model="other", exact=True, **filters)
+        assert_same(reply, whole.sample(hidden_states, 2, seeds=3, **filters))
+        proof = remote.sample(hidden_states, 2, seeds=3, model="other", exact=True, **filters)
         assert proof.answer.proven.all()
         np.testing.assert_array_equal(proof.ids, reply.ids)
 
 
 def test_steps_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
-    hidden = make_hidden(5)
+    hidden_states = make_hidden(5)
     for sets, heads in ((None, ["full"]), (Constraints(banned=[1]), [*whole.index.heads])):
-        reply = remote.beam_step(hidden, beams_in=5, beams_out=3, model="other", constraints=sets)
+        reply = remote.beam_step(
+            hidden_states, beams_in=5, beams_out=3, model="other", constraints=sets
+        )
         assert reply.answer.head in heads
-        assert_same(reply, whole.beam_step(hidden, beams_in=5, beams_out=3, constraints=sets))
+        assert_same(
+            reply, whole.beam_step(hidden_states, beams_in=5, beams_out=3, constraints=sets)
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_dtypes(remote: Decoder, local: LocalDecoder, ask: Ask, dtype: Any) -> None:
-    hidden = make_hidden(4).astype(dtype)
-    assert_same(ask(remote, hidden, model="demo"), ask(local, hidden))
+    hidden_states = make_hidden(4).astype(dtype)
+    assert_same(ask(remote, hidden_states, model="demo"), ask(local, hidden_states))
 
 
 def test_torch_lists_views_and_single_rows(server: Running, local: LocalDecoder) -> None:
     torch = pytest.importorskip("torch")
-    hidden = make_hidden(4)
-    tensor = torch.from_numpy(hidden)
+    hidden_states = make_hidden(4)
+    tensor = torch.from_numpy(hidden_states)
     for form in (
-        *(tensor, tensor.bfloat16(), tensor.half(), tensor.T.contiguous().T, hidden.tolist()),
-        *(np.asfortranarray(hidden), hidden[::2], hidden[0]),
+        *(
+            tensor,
+            tensor.bfloat16(),
+            tensor.half(),
+            tensor.T.contiguous().T,
+            hidden_states.tolist(),
+        ),
+        *(np.asfortranarray(hidden_states), hidden_states[::2], hidden_states[0]),
     ):
         assert_same(server.client.topk(form, 3, model="demo"), local.topk(form, 3))
 
@@ -214,7 +229,7 @@ REFUSED_HIDDEN: list[Any] = [
     *(np.zeros((2, 0), np.float32), np.zeros((1, 2, 24), np.float32)),
     *(np.zeros((1, 24), np.int32), np.zeros((1, 24), bool), [[1.0], [1.0, 2.0]], "text", None),
 ]
-# Of each method: arguments after hidden, and keywords with values that are refused.
+# Of each method: arguments after hidden_states, and keywords with values that are refused.
 REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
     "topk": {
         "k": [0, -1, True, 1.0, "1", 301, 1 << 32, 1 << 40],
@@ -263,8 +278,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "beam_step": {"beams_in": 2, "beams_out": 2},
 }
 REFUSED = [
-    *(("topk", {"hidden": hidden}) for hidden in REFUSED_HIDDEN),
-    *(("score", {"hidden": hidden}) for hidden in REFUSED_HIDDEN[:2]),
+    *(("topk", {"hidden_states": hidden_states}) for hidden_states in REFUSED_HIDDEN),
+    *(("score", {"hidden_states": hidden_states}) for hidden_states in REFUSED_HIDDEN[:2]),
     *(
         (method, {name: value})
         for method, names in REFUSED_VALUES.items()
@@ -291,7 +306,7 @@ REFUSED = [
 def test_refusals_name_the_same_field(
     remote: Decoder, local: LocalDecoder, method: str, wrong: dict[str, Any]
 ) -> None:
-    asked = {"hidden": HIDDEN, **GIVEN[method], **wrong}
+    asked = {"hidden_states": HIDDEN, **GIVEN[method], **wrong}
     with pytest.raises(InvalidRequest) as in_process:
         getattr(local, method)(**asked)
     with pytest.raises(InvalidRequest) as elsewhere:

@@ -86,7 +86,7 @@ def test_who_does_not_read_delays_none_and_loses_nothing(serve: Serve, expected:
     messages = 500
     with serve() as run:
         slow = RawStream(run.channel)
-        request = pb.TopKRequest(model_spec=SPEC, hidden=LARGE_REQUEST.hidden, k=200)
+        request = pb.TopKRequest(model_spec=SPEC, hidden_states=LARGE_REQUEST.hidden_states, k=200)
         slow.send(*(asked("TopK", number, request) for number in range(messages)))
         for _ in range(20):
             assert_right(run.client.topk(HIDDEN, 5, model="demo"), expected)

@@ -99,7 +99,7 @@ def test_memory_is_bounded_and_others_are_answered(
     kind: str, clients: int, most_mb: int, tmp_path: Path
 ) -> None:
     write_model(tmp_path / "models")
-    hidden = np.ones((1, 24), np.float32)
+    hidden_states = np.ones((1, 24), np.float32)
     api_key = "t" * 20
     api_keys: dict[str, Any] = {"api_key_file": write_api_keys(tmp_path, f"read:{api_key}")}
     with (
@@ -107,39 +107,39 @@ def test_memory_is_bounded_and_others_are_answered(
         DecoderClient(server.address, timeout_s=WAIT_S, api_key=api_key) as client,
         ThreadPoolExecutor(clients) as pool,
     ):
-        client.topk(hidden, k=1)
+        client.topk(hidden_states, k=1)
         before = memory_mb(server.process.pid)["VmRSS"]
         until = monotonic() + FLOOD_S
         floods = [pool.submit(flood, server.port, until, *FLOODS[kind]) for _ in range(clients)]
-        client.topk(hidden, k=1)  # by a connection that is open
+        client.topk(hidden_states, k=1)  # by a connection that is open
         for each in floods:
             each.result(WAIT_S)
         more = memory_mb(server.process.pid)["VmHWM"] - before
         print(f"\n{kind}, {clients} clients: {more:.0f} MiB more")
         assert more < most_mb
-        client.topk(hidden, k=1)
+        client.topk(hidden_states, k=1)
         with DecoderClient(server.address, timeout_s=WAIT_S, api_key=api_key) as other:
-            other.topk(hidden, k=1)
+            other.topk(hidden_states, k=1)
 
 
 def test_idle_connections_leave_files_for_probes_and_open_ones(tmp_path: Path) -> None:
     """Without them it answers new ones as before, and leaves as it is told."""
     write_model(tmp_path / "models")
-    hidden = np.ones((1, 24), np.float32)
+    hidden_states = np.ones((1, 24), np.float32)
     with started(tmp_path / "models", files=256) as server:
         options = [("grpc.use_local_subchannel_pool", 1)]
         with DecoderClient(server.address, timeout_s=WAIT_S, options=options) as client:
-            expected = client.topk(hidden, k=5).ids.tolist()
+            expected = client.topk(hidden_states, k=5).ids.tolist()
             idle = [create_connection(("127.0.0.1", server.port)) for _ in range(300)]
             cut = [each for each in idle if each.recv(1) == b""]
             probe = httpx2.get(server.metrics.replace("/metrics", "/healthz"), timeout=WAIT_S)
             assert probe.status_code == 200
-            assert client.topk(hidden, k=5).ids.tolist() == expected
+            assert client.topk(hidden_states, k=5).ids.tolist() == expected
             for each in idle:
                 each.close()
         assert cut
         with DecoderClient(server.address, timeout_s=WAIT_S, options=options) as another:
-            assert another.topk(hidden, k=5).ids.tolist() == expected
+            assert another.topk(hidden_states, k=5).ids.tolist() == expected
         server.process.send_signal(signal.SIGTERM)
         server.process.communicate(timeout=WAIT_S)
     assert server.process.returncode == 0

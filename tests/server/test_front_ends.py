@@ -46,7 +46,7 @@ FILTERS = {*Sampling._fields} - OF_A_CALL
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda one: type(one).__name__)
 def test_the_wire_and_the_methods_have_every_field(request_: Request[Any]) -> None:
     rpc = RPC_OF[type(request_)]
-    fields_ = {"model_spec", "hidden", "constraints", *request_.options}
+    fields_ = {"model_spec", "hidden_states", "constraints", *request_.options}
     assert {*rpc.request.DESCRIPTOR.fields_by_name} == fields_
     parameters = inspect.signature(getattr(Decoder, rpc.method)).parameters
     assert {*request_.options} <= parameters.keys()
@@ -55,7 +55,7 @@ def test_the_wire_and_the_methods_have_every_field(request_: Request[Any]) -> No
 def names_of_console() -> set[str]:
     asked: set[str] = set()
 
-    def sample(hidden: Any, samples: int, **options: Any) -> None:
+    def sample(hidden_states: Any, samples: int, **options: Any) -> None:
         asked.update(options)
         raise StopIteration
 
@@ -83,7 +83,7 @@ def test_every_door_has_every_filter_of_draws(door: str) -> None:
 def test_a_part_has_its_rows_of_everything(request_: Request[Any]) -> None:
     part = request_.part(slice(3, 6))
     assert type(part) is type(request_)
-    np.testing.assert_array_equal(part.hidden, HIDDEN[3:6])
+    np.testing.assert_array_equal(part.hidden_states, HIDDEN[3:6])
     for name, value in request_.options.items():
         own = part.options[name]
         if isinstance(value, np.ndarray):

@@ -51,9 +51,11 @@ def test_callers_at_every_limit_keep_within_the_bound(tmp_path: Path, api_keys: 
     write_heads(tmp_path / "models" / "demo" / "1", make_softmax(dim=D))
     limits = ServeConfig(**SMALL)
     longest = limits.max_message_bytes(D)
-    hidden = make_hidden(limits.max_rows, D)
-    good = pb.TopKRequest(hidden=put(pb.Tensor(), hidden), k=1)
-    spoiled = pb.TopKRequest(hidden=put(pb.Tensor(), np.full_like(hidden, np.nan)), k=1)
+    hidden_states = make_hidden(limits.max_rows, D)
+    good = pb.TopKRequest(hidden_states=put(pb.Tensor(), hidden_states), k=1)
+    spoiled = pb.TopKRequest(
+        hidden_states=put(pb.Tensor(), np.full_like(hidden_states, np.nan)), k=1
+    )
     longest_garbage = b"\xff" * longest
     sent = [good.SerializeToString(), spoiled.SerializeToString(), longest_garbage]
     assert len(sent[0]) > 0.9 * longest

@@ -32,7 +32,7 @@ def test_the_examples_run_in_their_order_where_two_models_are_served(
         for port, own in ((50051, served.run.server.port), (50052, served.run.server.admin_port)):
             assert f"localhost:{port}" in code
             code = code.replace(f"localhost:{port}", f"127.0.0.1:{own}")
-        names = {"client": served.run.client, "hidden": make_hidden(10)}
+        names = {"client": served.run.client, "hidden_states": make_hidden(10)}
         exec(compile(code, PAGE.name, "exec"), names)
 
 
@@ -59,7 +59,7 @@ def test_a_training_loop_gets_the_same_numbers_over_grpc(server: Running, models
         code = code.replace(shown, used)
     exec(compile(code, "reference-log-probs.md", "exec"), names)
     reference: Any = names["reference"]
-    rows, wanted = names["hidden"][mask], ids[:, 1:][mask]
+    rows, wanted = names["hidden_states"][mask], ids[:, 1:][mask]
     full = reference.score(rows, wanted, normalizer="full").log_probs[:, 0]
     np.testing.assert_allclose(names["fixed"][mask], full, atol=1.01e-4)
     assert (names["fixed"][~mask] == 0).all()

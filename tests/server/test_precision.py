@@ -46,19 +46,19 @@ def open_served(folder: Path) -> Served:
     return Served(LocalDecoder(open_index(write_domains(folder))))
 
 
-def sampled(served: Served, hidden: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
+def sampled(served: Served, hidden_states: np.ndarray, k: int, aim: Any = AUTO) -> AnsweredRow:
     """One row, answered as a request for it would be."""
     chosen = served.choose(aim, 1, k)
-    reply = chosen.engine.answer(TopKRequest(hidden, k))
+    reply = chosen.engine.answer(TopKRequest(hidden_states, k))
     answer = TopK(reply.ids, reply.logits, *reply.answer[4:7])
-    return AnsweredRow(served, chosen, hidden, answer)
+    return AnsweredRow(served, chosen, hidden_states, answer)
 
 
 def test_hits_are_those_of_the_true_answer(served: Served) -> None:
-    softmax, hidden = make_softmax(), contexts(2, 40)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
+    softmax, hidden_states = make_softmax(), contexts(2, 40)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
     missed = 0
-    for row, all_V in zip(hidden, logits, strict=True):
+    for row, all_V in zip(hidden_states, logits, strict=True):
         sample = sampled(served, row[None], 7, SCREEN)
         judgement = judge(sample)
         truth = best(all_V[None], 7)[0].tolist()
@@ -77,11 +77,11 @@ def test_hits_are_those_of_the_true_answer(served: Served) -> None:
 
 
 def offered(shadow: Shadow, served: Served, requests: int, rows: int) -> None:
-    hidden = contexts(1, rows)
+    hidden_states = contexts(1, rows)
     chosen = served.choose(SCREEN, rows, 2)
-    reply = chosen.engine.answer(TopKRequest(hidden, 2))
+    reply = chosen.engine.answer(TopKRequest(hidden_states, 2))
     for _ in range(requests):
-        shadow.offer(served, chosen, hidden, reply)
+        shadow.offer(served, chosen, hidden_states, reply)
 
 
 def waiting(shadow: Shadow) -> list[AnsweredRow]:
@@ -94,31 +94,31 @@ def make_shadow(share: float, cpu: float = 1.0, **more: Any) -> Shadow:
 
 
 def test_each_row_has_the_same_chance_whatever_its_request_is(served: Served) -> None:
-    hidden = contexts(1, 4)
+    hidden_states = contexts(1, 4)
     counts = np.zeros(4)
     shadow = make_shadow(0.05)
     for _ in range(80):
         offered(shadow, served, 50, 4)
         for sample in waiting(shadow):
-            counts[(hidden == sample.hidden).all(axis=1)] += 1
+            counts[(hidden_states == sample.hidden_states).all(axis=1)] += 1
     # 4000 requests: 200 of each row, with a standard deviation of 14.
     assert (np.abs(counts - 200) < 4 * 14).all(), counts
 
 
 def test_a_sample_is_a_copy_of_its_row(served: Served) -> None:
-    shadow, hidden = make_shadow(1.0), contexts(1, 3)
+    shadow, hidden_states = make_shadow(1.0), contexts(1, 3)
     chosen = served.choose(SCREEN, 3, 2)
-    reply = chosen.engine.answer(TopKRequest(hidden, 2))
-    shadow.offer(served, chosen, hidden, reply)
+    reply = chosen.engine.answer(TopKRequest(hidden_states, 2))
+    shadow.offer(served, chosen, hidden_states, reply)
     found = waiting(shadow)
     assert len(found) == 3
     for row, sample in enumerate(found):
-        np.testing.assert_array_equal(sample.hidden, hidden[row : row + 1])
+        np.testing.assert_array_equal(sample.hidden_states, hidden_states[row : row + 1])
         np.testing.assert_array_equal(sample.answer.ids, reply.ids[row : row + 1])
-        assert not np.shares_memory(sample.hidden, hidden)
+        assert not np.shares_memory(sample.hidden_states, hidden_states)
         assert not np.shares_memory(sample.answer.ids, reply.ids)
     partial = reply.answer._replace(rows_missing=(RowRange(0, 1),))
-    shadow.offer(served, chosen, hidden, reply._replace(answer=partial))
+    shadow.offer(served, chosen, hidden_states, reply._replace(answer=partial))
     assert not waiting(shadow)
 
 
@@ -187,7 +187,7 @@ def test_a_row_that_cannot_be_judged_is_counted_and_the_next_one_is(
     done, lost = threading.Event(), []
     shadow = make_shadow(1.0, judged=lambda _: done.set(), lost=lambda *what: lost.append(what))
     good = sampled(served, contexts(1, 1), 2)
-    shadow._queue.put(good._replace(hidden=np.zeros((1, 3), np.float32)))
+    shadow._queue.put(good._replace(hidden_states=np.zeros((1, 3), np.float32)))
     shadow._queue.put(good)
     with caplog.at_level(logging.ERROR):
         run(loop, shadow, lambda: done.wait(WAIT_S))

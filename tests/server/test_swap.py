@@ -21,9 +21,9 @@ def ask_until(
     stopping: Event, begun: Event, run: Running, models: Path, rows: int, stream: bool
 ) -> set[str]:
     """The versions that answered; without retries, so that a call that fails is an error."""
-    hidden, versions = make_hidden(rows), set[str]()
-    expected = ids_by_digest(models, hidden, K)
-    request = pb.TopKRequest(model_spec=SPEC, hidden=put(pb.Tensor(), hidden), k=K)
+    hidden_states, versions = make_hidden(rows), set[str]()
+    expected = ids_by_digest(models, hidden_states, K)
+    request = pb.TopKRequest(model_spec=SPEC, hidden_states=put(pb.Tensor(), hidden_states), k=K)
     on = RawStream(run.channel)
     while not stopping.is_set():
         if stream:

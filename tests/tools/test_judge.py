@@ -19,13 +19,13 @@ from tools.attacks.tally import Tally, attack_once, require_none_wrong
 
 
 def test_the_best_are_those_of_the_oracle_and_ties_go_by_id() -> None:
-    softmax, hidden = make_softmax(90, 37), make_hidden(5, 37)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
-    ids, values = best(softmax.weight, softmax.bias, hidden, 7)
+    softmax, hidden_states = make_softmax(90, 37), make_hidden(5, 37)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
+    ids, values = best(softmax.weight, softmax.bias, hidden_states, 7)
     np.testing.assert_array_equal(ids, all_best(logits, 7))
     np.testing.assert_array_equal(values, np.take_along_axis(logits, ids, axis=1))
-    weight, hidden = np.ones((40, 3), np.float32), np.ones((2, 3), np.float32)
-    ids, _ = best(weight, np.zeros(40, np.float32), hidden, 4)
+    weight, hidden_states = np.ones((40, 3), np.float32), np.ones((2, 3), np.float32)
+    ids, _ = best(weight, np.zeros(40, np.float32), hidden_states, 4)
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)
 
 

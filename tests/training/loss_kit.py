@@ -55,20 +55,20 @@ def given(candidates: Candidates, dim: int, classes: int, **common: Any) -> Samp
 
 
 def proposed(
-    criterion: SampledSoftmax, hidden: Tensor, target: Tensor, rng: StepRng | None = None
+    criterion: SampledSoftmax, hidden_states: Tensor, target: Tensor, rng: StepRng | None = None
 ) -> Candidates:
     """What the proposal of a loss draws in its next step, or by `rng`; -100 for no target."""
-    batch = read_batch(hidden, target, criterion.in_features, criterion.n_classes, -100)
-    prepared = criterion.prepare(batch.hidden).detach()
+    batch = read_batch(hidden_states, target, criterion.in_features, criterion.n_classes, -100)
+    prepared = criterion.prepare(batch.hidden_states).detach()
     return criterion.proposal.propose(prepared, batch.targets, rng or criterion.random.next())
 
 
 def estimates(
-    criterion: SampledSoftmax, hidden: Tensor, target: Tensor, drawn: Candidates
+    criterion: SampledSoftmax, hidden_states: Tensor, target: Tensor, drawn: Candidates
 ) -> Tensor:
     """[B]: what candidates make of the sum of e^x over all classes but the targets."""
-    batch = read_batch(hidden, target, criterion.in_features, criterion.n_classes, -100)
-    x_BV = criterion.logits(batch.hidden).detach()
+    batch = read_batch(hidden_states, target, criterion.in_features, criterion.n_classes, -100)
+    x_BV = criterion.logits(batch.hidden_states).detach()
     x_BV[batch.targets.rows, batch.targets.classes] = -torch.inf
     if isinstance(drawn, SharedCandidates):
         return (x_BV[:, drawn.ids] + drawn.log_weights).exp().sum(1)
@@ -77,9 +77,9 @@ def estimates(
     return torch.zeros(len(x_BV), dtype=x_BV.dtype).index_add_(0, rows, terms)
 
 
-def rest_of(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> Tensor:
+def rest_of(criterion: SoftmaxLoss, hidden_states: Tensor, target: Tensor) -> Tensor:
     """[B]: the sum of e^x over all classes but the targets."""
-    x_BV = criterion.logits(hidden).detach()
+    x_BV = criterion.logits(hidden_states).detach()
     several = target[:, None] if target.ndim == 1 else target
     for row, ids in enumerate(several):
         x_BV[row, ids[ids != -100]] = -torch.inf
@@ -91,18 +91,21 @@ def middles(fixed: FrequencyProposal) -> Tensor:
     return fixed.sums - fixed.log_q.exp() / 2
 
 
-def assert_unbiased(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> None:
+def assert_unbiased(criterion: SoftmaxLoss, hidden_states: Tensor, target: Tensor) -> None:
     """The mean of Z' over 400 steps is Z within four standard errors, which are small."""
-    assert_mean_of_one([criterion] * 400, hidden, target, 0.02)
+    assert_mean_of_one([criterion] * 400, hidden_states, target, 0.02)
 
 
 def assert_mean_of_one(
-    criterions: Iterable[SoftmaxLoss], hidden: Tensor, target: Tensor, most: float
+    criterions: Iterable[SoftmaxLoss], hidden_states: Tensor, target: Tensor, most: float
 ) -> None:
     """The mean of Z' over Z of each is 1 within four standard errors, which are below `most`."""
     with torch.no_grad():
         ratios = torch.stack(
-            [(c(hidden, target) - full_cross_entropy(c, hidden, target)).exp() for c in criterions]
+            [
+                (c(hidden_states, target) - full_cross_entropy(c, hidden_states, target)).exp()
+                for c in criterions
+            ]
         )
     error = ratios.std(0) / len(ratios) ** 0.5
     assert bool((error < most).all()), "an estimate that says nothing proves nothing"
@@ -128,9 +131,9 @@ def doubles(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return drawn * scale
 
 
-def full_cross_entropy(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> Tensor:
+def full_cross_entropy(criterion: SoftmaxLoss, hidden_states: Tensor, target: Tensor) -> Tensor:
     """Each row's loss by torch alone [B], with gradients; -100 for no target."""
-    x_BV = criterion.logits(hidden)
+    x_BV = criterion.logits(hidden_states)
     several = target[:, None] if target.ndim == 1 else target
     row, place = (several != -100).nonzero(as_tuple=True)
     mine_BV = torch.zeros(x_BV.shape, dtype=torch.bool)

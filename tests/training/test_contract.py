@@ -27,11 +27,13 @@ def rows(seed: int = 1) -> Tensor:
     return doubles(B, D, seed=seed).float()
 
 
-def at_step(criterion: SoftmaxLoss, reduction: Any, hidden: Tensor, target: Tensor) -> Tensor:
+def at_step(
+    criterion: SoftmaxLoss, reduction: Any, hidden_states: Tensor, target: Tensor
+) -> Tensor:
     """The loss that step 0 would give, reduced that way."""
     rewind(criterion)
     criterion.reduction = reduction
-    loss: Tensor = criterion(hidden, target)
+    loss: Tensor = criterion(hidden_states, target)
     return loss
 
 
@@ -49,26 +51,29 @@ def test_reductions_agree(name: str, target: Tensor) -> None:
 
 @EVERY
 def test_leading_dimensions_are_kept(name: str) -> None:
-    criterion, hidden = make(name, D, V), rows()
-    flat = at_step(criterion, "none", hidden, TARGET)
-    folded = at_step(criterion, "none", hidden.view(2, 3, D), TARGET.view(2, 3))
+    criterion, hidden_states = make(name, D, V), rows()
+    flat = at_step(criterion, "none", hidden_states, TARGET)
+    folded = at_step(criterion, "none", hidden_states.view(2, 3, D), TARGET.view(2, 3))
     assert torch.equal(folded, flat.view(2, 3))
-    assert criterion.log_prob(hidden.view(2, 3, D)).shape == (2, 3, V)
-    assert criterion.predict(hidden.view(2, 3, D)).shape == (2, 3)
-    one = at_step(criterion, "none", hidden[0], TARGET[0])
-    assert torch.equal(one, at_step(criterion, "none", hidden[:1], TARGET[:1])[0])
-    assert at_step(criterion, "none", hidden[2], TARGET[2]) == 0
-    assert (criterion.log_prob(hidden[0]).shape, criterion.predict(hidden[0]).shape) == ((V,), ())
+    assert criterion.log_prob(hidden_states.view(2, 3, D)).shape == (2, 3, V)
+    assert criterion.predict(hidden_states.view(2, 3, D)).shape == (2, 3)
+    one = at_step(criterion, "none", hidden_states[0], TARGET[0])
+    assert torch.equal(one, at_step(criterion, "none", hidden_states[:1], TARGET[:1])[0])
+    assert at_step(criterion, "none", hidden_states[2], TARGET[2]) == 0
+    assert (
+        criterion.log_prob(hidden_states[0]).shape,
+        criterion.predict(hidden_states[0]).shape,
+    ) == ((V,), ())
 
 
 @EVERY
 @pytest.mark.parametrize("target", [TARGET, SEVERAL], ids=["one", "several"])
 def test_ignored_rows_have_no_gradient_and_change_nothing(name: str, target: Tensor) -> None:
-    criterion, hidden = make(name, D, V), rows().requires_grad_()
-    at_step(criterion, "sum", hidden, target).backward()  # type: ignore[no-untyped-call]
+    criterion, hidden_states = make(name, D, V), rows().requires_grad_()
+    at_step(criterion, "sum", hidden_states, target).backward()  # type: ignore[no-untyped-call]
     kept = torch.tensor([0, 1, 3, 4, 5])
-    assert not bool(gradient(hidden)[2].any())
-    assert bool(gradient(hidden)[kept].any(1).all())
+    assert not bool(gradient(hidden_states)[2].any())
+    assert bool(gradient(hidden_states)[kept].any(1).all())
     with torch.no_grad():
         whole, part = (
             at_step(criterion, "sum", rows()[i], target[i]) for i in (torch.arange(B), kept)
@@ -78,26 +83,28 @@ def test_ignored_rows_have_no_gradient_and_change_nothing(name: str, target: Ten
 
 @EVERY
 def test_a_batch_without_targets_is_nothing(name: str) -> None:
-    criterion, hidden = make(name, D, V), rows().requires_grad_()
-    loss = criterion(hidden, torch.full((B,), -100))
+    criterion, hidden_states = make(name, D, V), rows().requires_grad_()
+    loss = criterion(hidden_states, torch.full((B,), -100))
     loss.backward()
     assert float(loss.detach()) == 0
-    for each in (hidden, *criterion.parameters()):
+    for each in (hidden_states, *criterion.parameters()):
         assert not bool(gradient(each).to_dense().any())
 
 
 @EVERY
 def test_the_full_softmax(name: str) -> None:
-    criterion, hidden = make(name, D, V), rows()
-    log_prob = criterion.log_prob(hidden).detach()
+    criterion, hidden_states = make(name, D, V), rows()
+    log_prob = criterion.log_prob(hidden_states).detach()
     torch.testing.assert_close(log_prob.exp().sum(-1), torch.ones(B))
-    assert torch.equal(log_prob.argmax(-1), criterion.predict(hidden))
-    torch.testing.assert_close(criterion.full_loss(hidden, TARGET), cross_entropy(log_prob, TARGET))
+    assert torch.equal(log_prob.argmax(-1), criterion.predict(hidden_states))
+    torch.testing.assert_close(
+        criterion.full_loss(hidden_states, TARGET), cross_entropy(log_prob, TARGET)
+    )
 
 
 @EVERY
 def test_export_is_the_softmax_or_refused(name: str) -> None:
-    criterion, hidden = make(name, D, V), rows()
+    criterion, hidden_states = make(name, D, V), rows()
     if criterion.classes.form.absolute:
         with pytest.raises(InvalidRequest, match="cannot be served"):
             criterion.export()
@@ -105,9 +112,11 @@ def test_export_is_the_softmax_or_refused(name: str) -> None:
     exported = criterion.export()
     weight, bias = exported
     assert (weight.shape, bias.shape) == ((V, D), (V,))
-    contexts = normalize(hidden, dim=-1) if exported.normalized_contexts else hidden
+    contexts = normalize(hidden_states, dim=-1) if exported.normalized_contexts else hidden_states
     log_prob = torch.log_softmax(contexts @ weight.T + bias, -1)
-    torch.testing.assert_close(log_prob, criterion.log_prob(hidden).detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        log_prob, criterion.log_prob(hidden_states).detach(), atol=1e-5, rtol=1e-5
+    )
     with torch.no_grad():
         for parameter in criterion.parameters():
             parameter.add_(1)
@@ -121,22 +130,22 @@ BAD: dict[str, tuple[str, Tensor, Tensor]] = {
     "target of another shape": ("target", rows(), TARGET.view(2, 3)),
     "target too deep": ("target", rows(), TARGET[:, None, None]),
     "target of numbers": ("target", rows(), TARGET.float()),
-    "hidden too wide": ("hidden", torch.zeros(B, D + 1), TARGET),
-    "hidden without a dimension": ("hidden", torch.tensor(1.0), TARGET[0]),
-    "hidden of integers": ("hidden", torch.zeros(B, D, dtype=torch.int64), TARGET),
-    "hidden with NaN": ("hidden", torch.full((B, D), torch.nan), TARGET),
-    "hidden infinite": ("hidden", torch.full((B, D), torch.inf), TARGET),
-    "empty batch": ("hidden", torch.zeros(0, D), TARGET[:0]),
+    "hidden too wide": ("hidden_states", torch.zeros(B, D + 1), TARGET),
+    "hidden_states without a dimension": ("hidden_states", torch.tensor(1.0), TARGET[0]),
+    "hidden_states of integers": ("hidden_states", torch.zeros(B, D, dtype=torch.int64), TARGET),
+    "hidden_states with NaN": ("hidden_states", torch.full((B, D), torch.nan), TARGET),
+    "hidden_states infinite": ("hidden_states", torch.full((B, D), torch.inf), TARGET),
+    "empty batch": ("hidden_states", torch.zeros(0, D), TARGET[:0]),
 }
 
 
 @EVERY
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named(name: str, case: str) -> None:
-    field, hidden, target = BAD[case]
+    field, hidden_states, target = BAD[case]
     criterion = make(name, D, V)
     with refused(field):
-        criterion(hidden, target)
+        criterion(hidden_states, target)
 
 
 @EVERY
@@ -162,13 +171,13 @@ def test_bad_seeds_are_named(name: str, seed: Any) -> None:
 
 @EVERY
 def test_autocast_changes_nothing_but_the_rounding_of_hidden(name: str) -> None:
-    criterion, hidden = make(name, D, V), rows().bfloat16().requires_grad_()
+    criterion, hidden_states = make(name, D, V), rows().bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        inside = at_step(criterion, "mean", hidden, TARGET)
+        inside = at_step(criterion, "mean", hidden_states, TARGET)
     inside.backward()  # type: ignore[no-untyped-call]
     gradients = [gradient(each).to_dense() for each in criterion.parameters()]
     criterion.zero_grad()
-    outside = at_step(criterion, "mean", hidden.detach().float(), TARGET)
+    outside = at_step(criterion, "mean", hidden_states.detach().float(), TARGET)
     outside.backward()  # type: ignore[no-untyped-call]
     assert inside.dtype == torch.float32
     assert torch.equal(inside, outside)
@@ -199,10 +208,12 @@ WIDE, DEEP, MANY = 20_000, 8, 8
 
 
 def step(criterion: SoftmaxLoss, seed: int) -> None:
-    hidden = doubles(MANY, DEEP, seed=seed).float().requires_grad_()
+    hidden_states = doubles(MANY, DEEP, seed=seed).float().requires_grad_()
     generator = torch.Generator().manual_seed(seed)
     criterion.zero_grad()
-    criterion(hidden, torch.randint(criterion.n_classes, (MANY,), generator=generator)).backward()
+    criterion(
+        hidden_states, torch.randint(criterion.n_classes, (MANY,), generator=generator)
+    ).backward()
 
 
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -250,10 +261,10 @@ def test_a_step_takes_far_less_memory_than_a_dense_gradient(name: str) -> None:
     criterion, found = make(name, deep, wide), list[int]()
     target = torch.tensor([1, 2, 49_000, 1])
     for seed in range(6):
-        hidden = doubles(many, deep, seed=seed).float().requires_grad_()
+        hidden_states = doubles(many, deep, seed=seed).float().requires_grad_()
         criterion.zero_grad()
         with peak(found):
-            criterion(hidden, target).backward()
+            criterion(hidden_states, target).backward()
     # The first also compiles; others may find what one gave back, or meet what threads allocate.
     assert 0 <= median(found[1:]) < wide * deep * 4 / 2
 
@@ -273,10 +284,12 @@ def test_the_inner_sum_is_z_in_the_mean(name: str, target: Tensor) -> None:
     criterion.classes.weight.data.mul_(3)
     if isinstance(criterion, SampledSoftmax):
         criterion.rebuild()
-    hidden = doubles(B, D, seed=2)
+    hidden_states = doubles(B, D, seed=2)
     kept = torch.tensor([0, 1, 3, 4, 5])
     with torch.no_grad():
-        full = criterion.full_loss(hidden, target)[kept]
-        ratios = torch.stack([(criterion(hidden, target)[kept] - full).exp() for _ in range(150)])
+        full = criterion.full_loss(hidden_states, target)[kept]
+        ratios = torch.stack(
+            [(criterion(hidden_states, target)[kept] - full).exp() for _ in range(150)]
+        )
     error = (ratios.mean(0) - 1).abs()
     assert bool((error <= 4 * ratios.std(0) / len(ratios) ** 0.5 + 1e-9).all())

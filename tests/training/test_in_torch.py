@@ -111,8 +111,8 @@ def test_a_tied_embedding_may_have_another_precision(ragged: bool, dtype: torch.
     criterion, embedding = three(ragged), nn.Embedding(V, D, sparse=True, dtype=dtype)
     criterion.tie(embedding)
     exact = copy.deepcopy(criterion).double()
-    hidden, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
-    loss, expected = criterion(hidden, target), exact(hidden, target)
+    hidden_states, target = doubles(B, D)[: B // 2], TARGET[: B // 2]
+    loss, expected = criterion(hidden_states, target), exact(hidden_states, target)
     torch.testing.assert_close(loss.double(), expected, atol=1e-5, rtol=1e-5)
     loss.backward()
     found = [gradient(each).dtype for each in criterion.parameters()]
@@ -126,8 +126,8 @@ def test_weights_of_half_precision_are_computed_in_single(dtype: torch.dtype) ->
         exact = three(ragged)
         exact.load_state_dict(criterion.state_dict())
         rows = slice(0, B // 2)
-        hidden, target = doubles(B, D).to(dtype)[rows], TARGET[rows]
-        loss, expected = criterion(hidden, target), exact(hidden.float(), target)
+        hidden_states, target = doubles(B, D).to(dtype)[rows], TARGET[rows]
+        loss, expected = criterion(hidden_states, target), exact(hidden_states.float(), target)
         loss.backward()
         torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
         assert gradient(criterion.classes.weight).dtype == dtype

@@ -32,10 +32,10 @@ class Lookup(nn.Module):
         self.criterion = criterion
 
     def forward(self, target: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(self.hidden(target), target)
+        loss: Tensor = self.criterion(self.hidden_states(target), target)
         return loss
 
-    def hidden(self, target: Tensor) -> Tensor:
+    def hidden_states(self, target: Tensor) -> Tensor:
         rows: Tensor = self.layer(doubles(V, D, seed=7).float()[target])
         return rows
 
@@ -57,14 +57,14 @@ def followed(rank: int, name: str) -> dict[str, Any]:
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5)
     criterion.track(optimizer, every=EVERY)
     seen = torch.arange(60)
-    losses, middle = [criterion.full_loss(model.hidden(seen), seen)], {}
+    losses, middle = [criterion.full_loss(model.hidden_states(seen), seen)], {}
     for step in range(STEPS):
         optimizer.zero_grad()
         parallel(classes_of(rank, step)).backward()
         optimizer.step()
         if step + 1 == MIDDLE:
             middle = copy.deepcopy(model.state_dict())
-    losses.append(criterion.full_loss(model.hidden(seen), seen))
+    losses.append(criterion.full_loss(model.hidden_states(seen), seen))
     rebuilt = copy.deepcopy(criterion)
     rebuilt.rebuild()
     kept, again = (cast(Any, each.proposal.index).state_dict() for each in (criterion, rebuilt))

@@ -32,7 +32,7 @@ def test_vectors_are_columns_and_rows_little_endian() -> None:
 def test_what_does_not_fit_is_refused_by_name(code: int, rows: int, cols: int, size: int) -> None:
     known = code in list(DType)
     if known and rows * cols * NUMPY_TYPES[DType(code)].itemsize == size:
-        assert decode(code, rows, cols, bytes(size), "hidden").size == rows * cols
+        assert decode(code, rows, cols, bytes(size), "hidden_states").size == rows * cols
         return
-    with refused("hidden.data" if known else "hidden.dtype"):
-        decode(code, rows, cols, bytes(size), "hidden")
+    with refused("hidden_states.data" if known else "hidden_states.dtype"):
+        decode(code, rows, cols, bytes(size), "hidden_states")

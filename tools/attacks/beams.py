@@ -33,12 +33,14 @@ Pair = tuple[int, int]  # the parent's place in its group, the token
 def tied(random: Generator, kind: str) -> Tally:
     """Groups of neighbouring contexts, with scores that make their best pairs equal, or nearly."""
     beams_in, beams_out = int(random.integers(2, 5)), int(random.integers(1, 7))
-    softmax, hidden = KINDS[kind](random, 2)
-    hidden = np.concatenate([around(hidden[0], 2 * GROUPS * beams_in, random), hidden])
-    hidden = hidden[random.permutation(len(hidden))[: GROUPS * beams_in]]
+    softmax, hidden_states = KINDS[kind](random, 2)
+    hidden_states = np.concatenate(
+        [around(hidden_states[0], 2 * GROUPS * beams_in, random), hidden_states]
+    )
+    hidden_states = hidden_states[random.permutation(len(hidden_states))[: GROUPS * beams_in]]
     if random.random() < 0.2:
-        hidden[1::2] = hidden[::2][: len(hidden[1::2])]
-    logits = logits64(softmax.weight, softmax.bias, hidden)
+        hidden_states[1::2] = hidden_states[::2][: len(hidden_states[1::2])]
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
     truth = log_probs(logits, log_z(logits))
     scores = tying_scores(truth, beams_in, random)
     alpha = float(random.choice([0.0, 0.0, 0.0, 0.6]))
@@ -53,9 +55,9 @@ def tied(random: Generator, kind: str) -> Tally:
                 "length_penalty": alpha,
             }
             how |= {"beams_in": beams_in, "beams_out": beams_out, "eos_ids": [0]}
-            reply = decoder.beam_step(hidden, scores, **how)
+            reply = decoder.beam_step(hidden_states, scores, **how)
             divisors = np.asarray(((5.0 + lengths + 1) / 6.0) ** alpha, np.float64)
-            tally.join(judged(reply, hidden, logits, truth, scores, divisors, normalizer))
+            tally.join(judged(reply, hidden_states, logits, truth, scores, divisors, normalizer))
     return tally
 
 
@@ -80,7 +82,7 @@ class Group:
 
     def __init__(
         self,
-        hidden: Float32,
+        hidden_states: Float32,
         logits: Float64,
         truth: Long,
         scores: Float32,
@@ -88,7 +90,7 @@ class Group:
         equal: float,
     ) -> None:
         self.equal = equal  # ranks of different contexts are so from this close on
-        self.hidden, self.logits = hidden, logits  # [H, D], [H, V]
+        self.hidden_states, self.logits = hidden_states, logits  # [H, D], [H, V]
         self.scores, self.divisors = scores, divisors  # [H]
         self.ranks = (scores.astype(LONG)[:, None] + truth) / divisors[:, None]  # [H, V]
         self._normalized: dict[int, tuple[Decimal, Decimal]] = {}
@@ -100,7 +102,7 @@ class Group:
             x, y = self.logits[parent, token], self.logits[parent, another]
             return bool(x > y or (x == y and token < another))
         alike = self.divisors[parent] == self.divisors[second]
-        if alike and (self.hidden[parent] == self.hidden[second]).all():
+        if alike and (self.hidden_states[parent] == self.hidden_states[second]).all():
             x, y = self._exactly(one), self._exactly(other)
             return x - y > -self.equal or (x == y and parent < second)
         gap, off = self.gap(one, other), DOUBT * (abs(self.ranks[one]) + abs(self.ranks[other]))
@@ -147,7 +149,7 @@ class Group:
 
 def judged(
     reply: BeamStepReply,
-    hidden: Float32,
+    hidden_states: Float32,
     logits: Float64,
     truth: Long,
     scores: Float32,
@@ -162,7 +164,7 @@ def judged(
     for place in range(G):
         mine = slice(place * H, (place + 1) * H)
         equal = WITHIN if unproven[place] else 0.0
-        arrays = hidden[mine], logits[mine], truth[mine], scores[mine], divisors[mine]
+        arrays = hidden_states[mine], logits[mine], truth[mine], scores[mine], divisors[mine]
         group = Group(*arrays, equal)
         right[place], close[place] = group.right(reply.parents[place], reply.tokens[place])
         rose[place] = (reply.scores[place] > scores[mine][reply.parents[place]]).any()

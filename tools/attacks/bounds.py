@@ -47,19 +47,23 @@ def climbing_contexts(random: Generator) -> Tally:
     """Contexts that change at random, and stay changed where an interval becomes tighter."""
     D, V = int(random.choice([2, 8, 24, 64])), int(random.integers(17, 120))
     victim = sketched(softmax_of(random, V, D), random)
-    hidden = contexts_of(random, victim.softmax, CLIMBERS)
-    tally = judged(victim, hidden)
-    so_far = _tightest(victim, hidden)
+    hidden_states = contexts_of(random, victim.softmax, CLIMBERS)
+    tally = judged(victim, hidden_states)
+    so_far = _tightest(victim, hidden_states)
     for step in range(STEPS):
         noise = 2.0 ** random.uniform(-step / 3, 0, (CLIMBERS, 1))
-        changed = noise * random.standard_normal(hidden.shape) * np.abs(hidden).max(1)[:, None]
-        changed = np.where(random.random(hidden.shape) < 0.5, changed, 0)
-        tried = (hidden + changed).astype(np.float32)
+        changed = (
+            noise
+            * random.standard_normal(hidden_states.shape)
+            * np.abs(hidden_states).max(1)[:, None]
+        )
+        changed = np.where(random.random(hidden_states.shape) < 0.5, changed, 0)
+        tried = (hidden_states + changed).astype(np.float32)
         tried *= np.minimum(1, 1e35 / np.abs(tried).max()).astype(np.float32)
         tally.join(judged(victim, tried))
         tight = _tightest(victim, tried)
         better = tight >= so_far
-        hidden[better], so_far[better] = tried[better], tight[better]
+        hidden_states[better], so_far[better] = tried[better], tight[better]
     return tally
 
 
@@ -67,7 +71,7 @@ def climbing_rows(random: Generator) -> Tally:
     """Rows of W that change at random, and stay changed where an interval becomes tighter."""
     D, V = int(random.choice([2, 8, 24])), int(random.integers(1, 40))
     victim = sketched(softmax_of(random, V, D), random, first=16)
-    hidden, tally, so_far = contexts_of(random, victim.softmax, 4), Tally(), -1.0
+    hidden_states, tally, so_far = contexts_of(random, victim.softmax, 4), Tally(), -1.0
     for step in range(STEPS):
         W = victim.softmax.weight.copy()
         row = random.integers(V)
@@ -75,17 +79,17 @@ def climbing_rows(random: Generator) -> Tally:
         softmax = Softmax(W, victim.softmax.bias)
         turned = rotate(softmax, victim.turned.directions)
         tried = Sketched(softmax, turned, code(turned, 16))
-        tally.join(judged(tried, hidden))
-        tight = float(_tightest(tried, hidden).max())
+        tally.join(judged(tried, hidden_states))
+        tight = float(_tightest(tried, hidden_states).max())
         if tight >= so_far:
             victim, so_far = tried, tight
     return tally
 
 
-def _bounds(victim: Sketched, hidden: Float32) -> tuple[Float64, Float64, Bool, Float64]:
+def _bounds(victim: Sketched, hidden_states: Float32) -> tuple[Float64, Float64, Bool, Float64]:
     """lower and upper [B, V], where these are the logit itself, and [B, 2] bounds of log Z."""
-    found = [victim.head.bounds(row[None]) for row in hidden]
-    computed = np.zeros((len(hidden), victim.softmax.vocab_size), np.bool_)
+    found = [victim.head.bounds(row[None]) for row in hidden_states]
+    computed = np.zeros((len(hidden_states), victim.softmax.vocab_size), np.bool_)
     for row, bounds in enumerate(found):
         computed[row, bounds.ids] = True
     lower = np.stack([bounds.lower for bounds in found]).astype(np.float64)
@@ -100,18 +104,18 @@ def _parts(lower: Float64, upper: Float64, computed: Bool, logits: Float64) -> F
     return np.where(computed | ~np.isfinite(parts), np.nan, parts)
 
 
-def _tightest(victim: Sketched, hidden: Float32) -> Float64:
+def _tightest(victim: Sketched, hidden_states: Float32) -> Float64:
     softmax = victim.softmax
-    lower, upper, computed, _ = _bounds(victim, hidden)
-    logits = logits64(softmax.weight, softmax.bias, hidden)
+    lower, upper, computed, _ = _bounds(victim, hidden_states)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
     parts = _parts(lower, upper, computed, logits)
     return np.asarray(np.nan_to_num(parts, nan=-1.0).max(axis=1))
 
 
-def judged(victim: Sketched, hidden: Float32) -> Tally:
+def judged(victim: Sketched, hidden_states: Float32) -> Tally:
     softmax, tally = victim.softmax, Tally()
-    logits = logits64(softmax.weight, softmax.bias, hidden)
-    lower, upper, computed, ends = _bounds(victim, hidden)
+    logits = logits64(softmax.weight, softmax.bias, hidden_states)
+    lower, upper, computed, ends = _bounds(victim, hidden_states)
     printed = logits.astype(np.float32)
     outside = (logits < lower) | (logits > upper)
     outside[computed] = ((lower != printed) | (upper != printed))[computed]

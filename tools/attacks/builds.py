@@ -39,8 +39,8 @@ def changing(random: Generator) -> Tally:
             return Tally().add(np.array([wrong]), lambda _: said)
         index = open_index(out, verify="full")
         k = int(random.integers(1, 1 + V // 16))
-        hidden = contexts_of(random, index.softmax, topk.ROWS)
-        tally = topk.judged(index.head("sketch", max_error=0.0), index.softmax, hidden, k)
+        hidden_states = contexts_of(random, index.softmax, topk.ROWS)
+        tally = topk.judged(index.head("sketch", max_error=0.0), index.softmax, hidden_states, k)
         index.close()
     return tally
 

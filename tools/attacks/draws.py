@@ -33,8 +33,8 @@ vars(sampler).update(PRODUCTS_A_DRAW=0, LEAST_PRODUCTS=0, MOST_OPEN=np.inf)
 
 def drawn(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random constraints, temperatures and filters."""
-    softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    softmax, hidden_states = KINDS[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
     with decoding(softmax, random) as decoder:
         for _ in range(CALLS):
             constraints, left = constrained(random, logits)
@@ -44,7 +44,7 @@ def drawn(random: Generator, kind: str) -> Tally:
             seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
             how: Any = {"temperature": temperature, "top_k": top_k, "min_p": min_p}
             how |= {"seeds": seeds, "head": str(random.choice(["full", "sketch"]))}
-            reply = decoder.sample(hidden, SAMPLES, constraints=constraints, **how)
+            reply = decoder.sample(hidden_states, SAMPLES, constraints=constraints, **how)
             remaining = possible(left, temperature, top_k, min_p)
             scale = 1.0 / temperature if temperature else 1.0
             known = reply.answer.normalizer in ("candidates", "full") and not min_p

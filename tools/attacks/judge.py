@@ -21,14 +21,14 @@ DOUBT = LONG(2.0) ** -56  # of a number: long doubles are nearer than this to th
 DIGITS = 60
 
 
-def best(weight: Float32, bias: Float32, hidden: Float32, k: int) -> tuple[Int64, Float64]:
+def best(weight: Float32, bias: Float32, hidden_states: Float32, k: int) -> tuple[Int64, Float64]:
     """ids and logits [B, K] of the exact top k.
 
     Only rows that a product in any order leaves in doubt are computed in the order of `dot64`.
     """
     wide, answers = weight.astype(np.float64), list[tuple[Int64, Float64]]()
     length, most = np.linalg.norm(wide, axis=1).max(), np.abs(bias).max()
-    for h in hidden:
+    for h in hidden_states:
         with np.errstate(over="ignore"):
             rough = wide @ h.astype(np.float64) + bias
         norm = float(np.linalg.norm(h.astype(np.float64))) * length

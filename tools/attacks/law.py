@@ -46,9 +46,9 @@ KINDS_OF_LAW: Mapping[str, Callable[[Generator, int], Hard]] = {**KINDS, "smooth
 
 def lawful(random: Generator, kind: str) -> Tally:
     """Draws of both heads under random edits, temperatures and filters."""
-    softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
+    softmax, hidden_states = KINDS_OF_LAW[kind](random, ROWS)
     full, sketch = FullHead(softmax), sketched(softmax, random).head
-    plain, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    plain, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
     width = WIDTH + 2.0**-50 * softmax.vocab_size
     for _ in range(CALLS):
         edits, logits = edited(random, plain)
@@ -60,10 +60,10 @@ def lawful(random: Generator, kind: str) -> Tally:
         options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p)
         left, unsure = remaining(logits, scale, top_p, min_p)
         values = noisy(logits, scale, seeds, step)
-        ids, _, _ = full.draw(hidden, options)
+        ids, _, _ = full.draw(hidden_states, options)
         name = f"scale {scale} top-p {top_p} min-p {min_p}"
         tally.join(judged(f"full {name}", ids, values, left, unsure))
-        ids, fields, _ = sketch.draw(hidden, options)
+        ids, fields, _ = sketch.draw(hidden_states, options)
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
         narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))
@@ -75,8 +75,8 @@ def decided(random: Generator, kind: str) -> Tally:
 
     A proven log Z encloses the true one; probabilities of different ids add up to at most 1.
     """
-    softmax, hidden = KINDS_OF_LAW[kind](random, ROWS)
-    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    softmax, hidden_states = KINDS_OF_LAW[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
     with decoding(softmax, random) as decoder:
         for _ in range(CALLS):
             seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
@@ -87,7 +87,7 @@ def decided(random: Generator, kind: str) -> Tally:
             grade, scored = float(random.choice([0.0, 1e-15, 1e-15])), bool(random.random() < 0.6)
             how: Any = {"temperature": temperature, "top_p": top_p, "min_p": min_p}
             asked: Any = {"max_error": grade, "log_probs": scored, "seeds": seeds, "step": step}
-            reply = decoder.sample(hidden, samples, **how, **asked)
+            reply = decoder.sample(hidden_states, samples, **how, **asked)
             scale, name = 1.0 / temperature, f"{how} {grade} {samples}"
             left, unsure = remaining(logits, scale, top_p, min_p)
             values = noisy(logits, scale, seeds, step)[:, :samples]

@@ -27,24 +27,24 @@ LEAST = 1e-200  # of log Z - top: below it an interval begins at 0
 
 def enclosed(random: Generator, kind: str) -> Tally:
     """The passes in float32, float64 and of `sketch`, at several temperatures."""
-    softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    softmax, hidden_states = KINDS[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
     full, scale = FullHead(softmax), float(random.choice([1.0, 1.0, 0.3, 1e-4, 100.0]))
     truth = judge.log_z(logits, scale)
-    _, _, low, high = full.log_z(hidden, scale).T
+    _, _, low, high = full.log_z(hidden_states, scale).T
     tally.join(judged("float64", low, high, truth.rest))
-    _, _, low, high = full.quick_log_z(hidden, scale).T
+    _, _, low, high = full.quick_log_z(hidden_states, scale).T
     tally.join(judged("float32", low, high, truth.value(scale)))
-    tally.join(by_sketch(softmax, hidden, truth.value(scale), scale, random))
+    tally.join(by_sketch(softmax, hidden_states, truth.value(scale), scale, random))
     return tally
 
 
 def by_sketch(
-    softmax: Softmax, hidden: Float32, truth: Long, scale: float, random: Generator
+    softmax: Softmax, hidden_states: Float32, truth: Long, scale: float, random: Generator
 ) -> Tally:
     head, tally = sketched(softmax, random).head, Tally()
     for width in (np.inf, 1.0, 0.1, 0.01):
-        fields = head.log_z(hidden, scale, width=width)
+        fields = head.log_z(hidden_states, scale, width=width)
         _, low, high = interval_of(fields, scale).T
         tally.join(judged(f"width {width}", low, high, truth))
     return tally

@@ -24,8 +24,8 @@ def odd_matrices(random: Generator) -> Tally:
     C, D = int(random.integers(1, 200)), int(random.choice(DIMS))
     centroids = rows_of(random, C, D)
     centroids[: random.integers(C)] = centroids[-1]  # ties
-    hidden = contexts_of(random, Softmax(centroids, np.zeros(C, np.float32)), ROWS)
-    return judged(centroids, hidden, probes_of(random, C))
+    hidden_states = contexts_of(random, Softmax(centroids, np.zeros(C, np.float32)), ROWS)
+    return judged(centroids, hidden_states, probes_of(random, C))
 
 
 def all_magnitudes(random: Generator) -> Tally:
@@ -34,8 +34,8 @@ def all_magnitudes(random: Generator) -> Tally:
     centroids = random.standard_normal((C, D)) * 2.0 ** random.integers(-150, 127)
     if random.random() < 0.5:
         centroids *= 2.0 ** -random.integers(0, 30, (C, 1))
-    hidden = random.standard_normal((ROWS, D)) * 2.0 ** random.integers(-150, 127, (ROWS, 1))
-    return judged(within(centroids), within(hidden), probes_of(random, C))
+    hidden_states = random.standard_normal((ROWS, D)) * 2.0 ** random.integers(-150, 127, (ROWS, 1))
+    return judged(within(centroids), within(hidden_states), probes_of(random, C))
 
 
 def near_ties(random: Generator) -> Tally:
@@ -74,8 +74,8 @@ def coding_errors(random: Generator) -> Tally:
     gaps = random.choice([-1, 1], C) * 2.0 ** random.uniform(-24, -4, C) * np.abs(error @ z)
     centroids += np.outer(gaps, z) / (z @ z)
     centroids = centroids[random.permutation(C)] * 2.0 ** random.integers(-60, 60)
-    hidden = near(z * 2.0 ** random.integers(-60, 60), random)
-    return judged(within(centroids), hidden, probes_of(random, C))
+    hidden_states = near(z * 2.0 ** random.integers(-60, 60), random)
+    return judged(within(centroids), hidden_states, probes_of(random, C))
 
 
 def stepped(z: Int64, apart: float, random: Generator) -> Int64:
@@ -94,8 +94,8 @@ def parallel(random: Generator) -> Tally:
     z[random.integers(D)] = 127
     scales = 1 + random.integers(-4, 5, C) * 2.0**-24
     rows = np.outer(scales, z) * random.uniform(1, 2)
-    hidden = near(z * random.uniform(1, 2), random)
-    return judged(within(rows), hidden, probes_of(random, C))
+    hidden_states = near(z * random.uniform(1, 2), random)
+    return judged(within(rows), hidden_states, probes_of(random, C))
 
 
 def near(h: np.ndarray, random: Generator) -> Float32:
@@ -113,7 +113,7 @@ def probes_of(random: Generator, C: int) -> int:
     return int(min(C, random.choice([1, 1, 2, 5, 16])))
 
 
-def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
+def judged(centroids: Float32, hidden_states: Float32, probes: int) -> Tally:
     """The routes of a call by codes and of one by float32: each cluster lists its number alone."""
     C, D = centroids.shape
     softmax = Softmax(np.full((C, D), 1e-8, np.float32), np.zeros(C, np.float32))
@@ -125,15 +125,15 @@ def judged(centroids: Float32, hidden: Float32, probes: int) -> Tally:
     head = ScreenHead.from_arrays(
         softmax, arrays, fallback=FullHead(softmax), threads=1, knobs={"probes": probes}
     )
-    truth = np.sort(best(centroids, np.zeros(C, np.float32), hidden, probes)[0], axis=1)
+    truth = np.sort(best(centroids, np.zeros(C, np.float32), hidden_states, probes)[0], axis=1)
     tally = Tally()
     for codes in ("with", "without"):
-        listed = head.candidates(hidden, 1)
+        listed = head.candidates(hidden_states, 1)
         routes = [np.sort(part) for part in np.split(listed.ids, listed.offsets[1:-1])]
         wrong = np.array([not np.array_equal(*pair) for pair in zip(routes, truth, strict=True)])
 
         def describe(place: int, routes: list[Int32] = routes, codes: str = codes) -> str:
-            dots = logits64(centroids, np.zeros(C, np.float32), hidden[place, None])[0]
+            dots = logits64(centroids, np.zeros(C, np.float32), hidden_states[place, None])[0]
             got, wanted = routes[place][:5], truth[place][:5]
             sizes = f"C={C} D={D} {codes} codes row {place}"
             return f"{sizes}: {got} {dots[got]}, truth {wanted} {dots[wanted]}"

@@ -38,8 +38,8 @@ ULP = np.float32(2.0**-23)
 
 def scored(random: Generator, kind: str) -> Tally:
     """All ids of a few rows, by both normalizers, with and without constraints."""
-    softmax, hidden = KINDS[kind](random, ROWS)
-    logits, tally = logits64(softmax.weight, softmax.bias, hidden), Tally()
+    softmax, hidden_states = KINDS[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
     allowed = random.permutation(softmax.vocab_size)[: random.integers(1, 6)]
     with decoding(softmax, random) as decoder:
         for ids in (None, allowed):
@@ -48,19 +48,19 @@ def scored(random: Generator, kind: str) -> Tally:
                 left[:, ids] = logits[:, ids]
             constraints = None if ids is None else Constraints(allowed=[int(i) for i in ids])
             for normalizer in NORMALIZERS:
-                tally.join(judged(decoder, hidden, left, normalizer, constraints))
+                tally.join(judged(decoder, hidden_states, left, normalizer, constraints))
     return tally
 
 
 def judged(
     decoder: LocalDecoder,
-    hidden: Float32,
+    hidden_states: Float32,
     logits: Float64,
     normalizer: NormalizerName,
     constraints: Constraints | None,
 ) -> Tally:
     token_ids = np.tile(np.arange(logits.shape[1]), (len(logits), 1))
-    reply = decoder.score(hidden, token_ids, normalizer=normalizer, constraints=constraints)
+    reply = decoder.score(hidden_states, token_ids, normalizer=normalizer, constraints=constraints)
     printed, proven, tally = reply.log_probs, reply.answer.proven, Tally()
     truth_z = log_z(logits)
     truth = log_probs(logits, truth_z)
@@ -78,7 +78,7 @@ def judged(
 
     def describe(place: int) -> str:
         names = [name for name, fault in faults.items() if fault[place]]
-        sizes = f"V={logits.shape[1]} D={hidden.shape[1]}"
+        sizes = f"V={logits.shape[1]} D={hidden_states.shape[1]}"
         return f"{normalizer} {sizes} row {place}: {', '.join(names)}"
 
     tally.add(np.any(list(faults.values()), axis=0), describe)

@@ -21,20 +21,20 @@ ROWS, DRAWS = 32, 20
 def best_of_shards(random: Generator) -> Tally:
     """Ids of top-k rows that are called proven."""
     with tempfile.TemporaryDirectory() as folder:
-        whole, sharded, hidden = split_softmax(random, Path(folder))
+        whole, sharded, hidden_states = split_softmax(random, Path(folder))
         k = int(random.integers(1, 40))
-        one, other = whole.topk(hidden, k), sharded.topk(hidden, k)
+        one, other = whole.topk(hidden_states, k), sharded.topk(hidden_states, k)
         return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.proven)
 
 
 def draws_of_shards(random: Generator) -> Tally:
     """Ids of draws of rows that are called proven, at all temperatures, with and without top-k."""
     with tempfile.TemporaryDirectory() as folder:
-        whole, sharded, hidden = split_softmax(random, Path(folder))
+        whole, sharded, hidden_states = split_softmax(random, Path(folder))
         temperature = float(random.choice([0.3, 1.0, 2.5]))
         top_k = int(random.choice([0, 0, 1, 20]))
         one, other = (
-            decoder.sample(hidden, DRAWS, seeds=7, temperature=temperature, top_k=top_k)
+            decoder.sample(hidden_states, DRAWS, seeds=7, temperature=temperature, top_k=top_k)
             for decoder in (whole, sharded)
         )
         return Tally().add((one.ids != other.ids).any(axis=1) & other.answer.proven)

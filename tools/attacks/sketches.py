@@ -99,11 +99,11 @@ def accepted(victim: Sketched) -> bool:
 
 def attacked(victim: Sketched, honest: Sketched, random: Generator) -> Tally:
     """Bounds and top k of a sketch, by contexts that are hard on the honest one."""
-    hidden = [contexts_of(random, victim.softmax, ROWS)]
+    hidden_states = [contexts_of(random, victim.softmax, ROWS)]
     for _ in range(ROWS):
         row = topk.extreme_row(honest, random)
-        hidden.append(topk.parallel(honest, row, bool(random.integers(2)), random)[None])
-    contexts: Float32 = np.concatenate(hidden)
+        hidden_states.append(topk.parallel(honest, row, bool(random.integers(2)), random)[None])
+    contexts: Float32 = np.concatenate(hidden_states)
     tally = bounds.judged(victim, contexts)
     k = int(random.integers(1, 1 + max(1, victim.softmax.vocab_size // 16)))
     tally.join(topk.judged(victim.head, victim.softmax, contexts, k))

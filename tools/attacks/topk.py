@@ -29,9 +29,9 @@ def odd_matrices(random: Generator) -> Tally:
     """W, biases and contexts of all kinds; every k from 1 to more than a sketch is used for."""
     D, V = int(random.choice(DIMS)), int(random.integers(1, 1500))
     victim = sketched(softmax_of(random, V, D), random)
-    hidden = contexts_of(random, victim.softmax, ROWS)
+    hidden_states = contexts_of(random, victim.softmax, ROWS)
     k = int(min(V, random.choice([1, 2, 5, 10, 40, V])))
-    return judged(victim.head, victim.softmax, hidden, k)
+    return judged(victim.head, victim.softmax, hidden_states, k)
 
 
 def coding_errors(random: Generator) -> Tally:
@@ -188,10 +188,10 @@ def around(h: Float32, B: int, random: Generator) -> Float32:
     return near
 
 
-def judged(head: Head, softmax: Softmax, hidden: Float32, k: int) -> Tally:
+def judged(head: Head, softmax: Softmax, hidden_states: Float32, k: int) -> Tally:
     """One call of `topk`, compared with all logits."""
-    answer = head.topk(hidden, k)
-    ids, logits = best(softmax.weight, softmax.bias, hidden, k)
+    answer = head.topk(hidden_states, k)
+    ids, logits = best(softmax.weight, softmax.bias, hidden_states, k)
     wrong = (answer.ids != ids).any(axis=1) | ~answer.proven
     wrong |= (answer.logits != logits.astype(np.float32)).any(axis=1)
 

@@ -121,16 +121,20 @@ class Service:
 
     def _question(self, rng: np.random.Generator) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         rows = int(rng.choice([1, 2, 3, 5, 8, 40]))
-        hidden = make_hidden(rows, D, seed=int(rng.integers(1 << 30)))
+        hidden_states = make_hidden(rows, D, seed=int(rng.integers(1 << 30)))
         method = str(rng.choice(["topk", "sample", "score", "beam_step"]))
         if method == "topk":
-            return method, (hidden, int(rng.integers(1, 12))), {}
+            return method, (hidden_states, int(rng.integers(1, 12))), {}
         if method == "sample":
-            return method, (hidden,), {"seeds": int(rng.integers(1 << 40)), "temperature": 0.9}
+            return (
+                method,
+                (hidden_states,),
+                {"seeds": int(rng.integers(1 << 40)), "temperature": 0.9},
+            )
         if method == "score":
-            return method, (hidden, rng.integers(0, V, (rows, 2)).astype(np.int32)), {}
-        hidden = np.repeat(hidden, 2, axis=0)
-        return method, (hidden,), {"beams_in": 2, "beams_out": 3}
+            return method, (hidden_states, rng.integers(0, V, (rows, 2)).astype(np.int32)), {}
+        hidden_states = np.repeat(hidden_states, 2, axis=0)
+        return method, (hidden_states,), {"beams_in": 2, "beams_out": 3}
 
     def _difference(self, reply: Any, alone: Any) -> str:
         for name, got, right in zip(reply._fields, reply, alone, strict=True):
@@ -138,9 +142,9 @@ class Service:
                 return f"{name} are others than in process"
         return "" if np.array_equal(reply.answer.proven, alone.answer.proven) else "proven differs"
 
-    def _untrue(self, key: tuple[str, str], hidden: np.ndarray, ids: np.ndarray) -> str:
+    def _untrue(self, key: tuple[str, str], hidden_states: np.ndarray, ids: np.ndarray) -> str:
         weight, bias = self.logits64[key]
-        logits = hidden.astype(np.float64) @ weight.T + bias
+        logits = hidden_states.astype(np.float64) @ weight.T + bias
         right = np.take_along_axis(logits, np.argsort(-logits, axis=1)[:, : ids.shape[1]], axis=1)
         gap = np.abs(np.take_along_axis(logits, ids, axis=1) - right).max()
         return "" if gap < 1e-9 else f"proven, and off by {gap:g} in float64"
@@ -151,9 +155,9 @@ class Service:
         names = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "CANCELLED"}
 
         def ask(rng: np.random.Generator) -> None:
-            hidden = make_hidden(int(rng.integers(1, 5)), D, seed=int(rng.integers(1 << 30)))
-            rows = triton.InferInput("hidden", hidden.shape, "FP32")
-            rows.set_data_from_numpy(hidden)
+            hidden_states = make_hidden(int(rng.integers(1, 5)), D, seed=int(rng.integers(1 << 30)))
+            rows = triton.InferInput("hidden_states", hidden_states.shape, "FP32")
+            rows.set_data_from_numpy(hidden_states)
             k = triton.InferInput("k", [1], "INT32")
             k.set_data_from_numpy(np.array([4], np.int32))
             try:
@@ -168,7 +172,7 @@ class Service:
                 refused = any(name in str(error.status()) for name in names)
                 self.tally.count("kserve", "refused" if refused else "lost", str(error))
                 return
-            right = self.local["other", "1"].topk(hidden, 4, head="sketch").ids
+            right = self.local["other", "1"].topk(hidden_states, 4, head="sketch").ids
             same = np.array_equal(result.as_numpy("ids"), right)
             self.tally.count("kserve", "right" if same else "wrong", "ids are others")
 
@@ -181,8 +185,8 @@ class Service:
         with httpx2.Client(base_url=base, headers=headers, timeout=TIMEOUT_S) as client:
 
             def ask(rng: np.random.Generator) -> None:
-                hidden = make_hidden(1, D, seed=int(rng.integers(1 << 30)))
-                row = [float(value) for value in hidden[0]]
+                hidden_states = make_hidden(1, D, seed=int(rng.integers(1 << 30)))
+                row = [float(value) for value in hidden_states[0]]
                 body = {"model": "other", "row": row, "k": 3, "head": "sketch"}
                 try:
                     reply = client.post("/api/top", json=body)
@@ -194,7 +198,9 @@ class Service:
                     self.tally.count("console", outcome, reply.text)
                     return
                 ids = [word["id"] for word in reply.json()["words"]]
-                right = self.local["other", "1"].topk(hidden, 3, head="sketch").ids[0].tolist()
+                right = (
+                    self.local["other", "1"].topk(hidden_states, 3, head="sketch").ids[0].tolist()
+                )
                 self.tally.count("console", "right" if ids == right else "wrong", f"{ids}")
 
             yield ask
@@ -205,13 +211,13 @@ class Service:
         with self.decoder() as decoder:
 
             def ask(rng: np.random.Generator) -> None:
-                hidden = make_hidden(2, D, seed=int(rng.integers(1 << 30)))
+                hidden_states = make_hidden(2, D, seed=int(rng.integers(1 << 30)))
                 try:
-                    ids = decoder.topk(hidden, 1, model=VICTIM, exact=True).ids
+                    ids = decoder.topk(hidden_states, 1, model=VICTIM, exact=True).ids
                 except LogitsieveError:
                     self.tally.count(VICTIM, "refused")
                     return
-                best = (hidden.astype(np.float64) @ weight.T + bias).argmax(axis=1)
+                best = (hidden_states.astype(np.float64) @ weight.T + bias).argmax(axis=1)
                 same = np.array_equal(ids[:, 0], best)
                 self.tally.count(VICTIM, "right" if same else "wrong", "not the best ids")
 

@@ -12,19 +12,7 @@ from google.protobuf.message import Message
 
 WORDS = (
     *("", "demo", "demo@1", "demo:canary", "demo@2", "demo@3", "other", "1", "2", "9", "stable"),
-    *(
-        "canary",
-        "exact",
-        "full",
-        "screen",
-        "sketch",
-        "svd",
-        "AUTO",
-        "probes",
-        "rank",
-        "hidden",
-        "k",
-    ),
+    *("canary", "full", "screen", "sketch", "svd", "AUTO", "probes", "exact", "hidden_states", "k"),
     *("samples", "seeds", "ids", "log_z", "FP32", "INT32", "UINT64", "method", "sample", "timeout"),
     *("head", "knobs.probes", "min_precision", "normalizer", "../demo", "\u2603", "x" * 70),
 )

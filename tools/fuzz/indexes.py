@@ -110,10 +110,10 @@ class Opened:
 
 def answers(index: Index) -> str:
     """Names of the heads that refuse two rows, or "answers"."""
-    hidden, found = np.ones((2, D), np.float32), []
+    hidden_states, found = np.ones((2, D), np.float32), []
     for name in sorted(index.heads):
         try:
-            ids = index.head(name).topk(hidden, 3).ids
+            ids = index.head(name).topk(hidden_states, 3).ids
         except LogitsieveError as error:
             found.append(f"{name} {type(error).__name__}")
             continue

@@ -30,7 +30,9 @@ REFUSALS = "INVALID_ARGUMENT NOT_FOUND UNIMPLEMENTED RESOURCE_EXHAUSTED DEADLINE
 DOCUMENTED = {Code[name] for name in (*REFUSALS.split(), "OK", "PERMISSION_DENIED", "UNAVAILABLE")}
 LIMITS = {"max_rows": 64, "max_k": 60, "max_samples": 16, "max_constraint_ids": 200}
 GOOD = pb.TopKRequest(
-    model_spec=pb.ModelSpec(model=MODEL), hidden=put(pb.Tensor(), np.ones((2, D), np.float32)), k=3
+    model_spec=pb.ModelSpec(model=MODEL),
+    hidden_states=put(pb.Tensor(), np.ones((2, D), np.float32)),
+    k=3,
 ).SerializeToString()
 TOP_K = "logitsieve.v1.Decoder/TopK"
 LOAD = "logitsieve.v1.Admin/Load"

@@ -89,11 +89,11 @@ def tensors(data: bytes) -> str:
     only = (None, *DType)[feed.byte() % 7]
     message = built(pb.Tensor, feed)
     try:
-        array = to_array(message, "hidden", only)
+        array = to_array(message, "hidden_states", only)
         assert array.shape == (message.rows, message.cols)
         assert encode(array) == (message.dtype, message.rows, message.cols, message.data)
         if only is not None:
-            assert to_vector(message, "hidden", only).shape == (message.rows,)
+            assert to_vector(message, "hidden_states", only).shape == (message.rows,)
         elif feed.byte() % 2:
             assert as_hidden(array, D).shape == (message.rows, D)
     except InvalidRequest as error:

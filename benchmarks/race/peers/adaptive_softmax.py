@@ -59,9 +59,9 @@ class AdaptiveSoftmax(Method):
         self._queries = Queries(softmax.dim)
         self.nbytes = self._head.nbytes + sum(w.nbytes for tail in self._tails for w in tail)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         """Plain numpy, as in Chen et al. 2019; clusters take the rows that need them together."""
-        queries = self._queries(hidden)
+        queries = self._queries(hidden_states)
         logits_BF = queries @ self._head.T
         best = best_places(logits_BF[:, : self._first], k)
         ids_BK, value_BK = best, np.take_along_axis(logits_BF, best, 1)
@@ -83,10 +83,10 @@ class AdaptiveSoftmax(Method):
         return np.asarray(self._words_V[ids_BK])
 
     @torch.inference_mode()
-    def log_probs(self, hidden: Float32, words: np.ndarray) -> np.ndarray:
+    def log_probs(self, hidden_states: Float32, words: np.ndarray) -> np.ndarray:
         """Log-probabilities [B, 1] of words [B, 1], by torch's own module."""
         places = torch.from_numpy(self._place_of_V[words[:, 0]])
-        scored = self._levels(torch.from_numpy(self._queries(hidden)), places)
+        scored = self._levels(torch.from_numpy(self._queries(hidden_states)), places)
         return np.asarray(scored.output[:, None])
 
 
@@ -144,9 +144,9 @@ def _train(
     for _ in range(steps):
         chosen = random.integers(0, len(contexts), BATCH)
         drawn = (random.random((BATCH, 1)) > cumulated_NL[chosen]).sum(axis=1).clip(max=LABELS - 1)
-        hidden = torch.from_numpy(np.concatenate([contexts[chosen], ones], axis=1))
+        hidden_states = torch.from_numpy(np.concatenate([contexts[chosen], ones], axis=1))
         optimizer.zero_grad()
-        levels(hidden, torch.from_numpy(places_NL[chosen, drawn])).loss.backward()
+        levels(hidden_states, torch.from_numpy(places_NL[chosen, drawn])).loss.backward()
         gates = levels.head.weight.grad
         assert gates is not None
         gates[: levels.shortlist_size] = 0

@@ -20,8 +20,8 @@ def numpy_exact(softmax: Softmax) -> TopK:
     """A matrix product, argpartition, and a sort of the k best."""
     weight_DV, bias = softmax.weight.T, softmax.bias
 
-    def search(hidden: Float32, k: int) -> np.ndarray:
-        logits = hidden @ weight_DV
+    def search(hidden_states: Float32, k: int) -> np.ndarray:
+        logits = hidden_states @ weight_DV
         logits += bias
         return best_places(logits, k)
 
@@ -32,9 +32,9 @@ def torch_exact(softmax: Softmax, dtype: torch.dtype = torch.float32) -> TopK:
     """torch.nn.functional.linear and torch.topk; in bfloat16 it rounds, so that it is not exact."""
     weight, bias = (torch.from_numpy(a.copy()).to(dtype) for a in (softmax.weight, softmax.bias))
 
-    def search(hidden: Float32, k: int) -> np.ndarray:
+    def search(hidden_states: Float32, k: int) -> np.ndarray:
         with torch.inference_mode():
-            rows = torch.from_numpy(hidden).to(dtype)
+            rows = torch.from_numpy(hidden_states).to(dtype)
             return torch.topk(torch.nn.functional.linear(rows, weight, bias), k)[1].numpy()
 
     return search
@@ -45,7 +45,7 @@ def faiss_exact(softmax: Softmax) -> TopK:
     rows, queries = augmented(softmax), Queries(softmax.dim)
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(rows)
-    return lambda hidden, k: np.asarray(index.search(queries(hidden), k)[1])
+    return lambda hidden_states, k: np.asarray(index.search(queries(hidden_states), k)[1])
 
 
 MAKERS: dict[str, Callable[[Softmax], TopK]] = {
@@ -65,5 +65,5 @@ class ExactPeer(Method):
         self.name, self._search = name, MAKERS[name](softmax)
         self.kind = HALF if name == "torch bfloat16" else "dense float32"
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        return self._search(hidden, k)
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        return self._search(hidden_states, k)

@@ -32,6 +32,6 @@ class FaissPanorama(Method):
         self._queries = Queries(softmax.dim)
         self.nbytes = 4 * len(rows) * (levels + 1) + self._rotation.nbytes
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         """The rotation of the query is part of the time."""
-        return np.asarray(self._index.search(self._queries(hidden) @ self._rotation, k)[1])
+        return np.asarray(self._index.search(self._queries(hidden_states) @ self._rotation, k)[1])

@@ -54,8 +54,10 @@ class FaissRefined(Method):
         super().set_knobs(threads, knobs)
         self._index.k_factor = knobs["k_factor"]
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        queries = self._queries(hidden) if self._queries else np.ascontiguousarray(hidden)
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        queries = (
+            self._queries(hidden_states) if self._queries else np.ascontiguousarray(hidden_states)
+        )
         return np.asarray(self._index.search(queries, k)[1])
 
 

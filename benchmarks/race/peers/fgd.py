@@ -42,11 +42,11 @@ class GraphHead(SelectingHead):
         untyped: Any = faiss
         self._search = untyped.SearchParametersHNSW(efSearch=int(self.knobs["ef"]))
 
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
         """See `ListingHead`."""
         ef = int(self.knobs["ef"])
         with one_thread():
-            _, ids = self._graph.search(queries(hidden), ef, params=self._search)
+            _, ids = self._graph.search(queries(hidden_states), ef, params=self._search)
         met = ids >= 0
         return offsets_of(met.sum(axis=1)), ids[met].astype(np.int32)
 

@@ -41,6 +41,8 @@ class Hnswlib(Method):
         super().set_knobs(threads, knobs)
         self._index.set_ef(int(knobs["ef"]))
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        labels, _ = self._index.knn_query(self._queries(hidden), k=k, num_threads=self.threads)
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        labels, _ = self._index.knn_query(
+            self._queries(hidden_states), k=k, num_threads=self.threads
+        )
         return np.asarray(labels).astype(np.int64)

@@ -165,10 +165,10 @@ class LlamaCpp(Method):
         super().set_knobs(threads, knobs)
         self._ggml.ggml_backend_cpu_set_n_threads(self._backend, threads)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        if len(hidden) not in self._graphs:
-            self._graphs[len(hidden)] = self._graph(len(hidden))
-        graph, queries_BD, logits_BV = self._graphs[len(hidden)]
-        queries_BD[:, : self._dim] = hidden
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        if len(hidden_states) not in self._graphs:
+            self._graphs[len(hidden_states)] = self._graph(len(hidden_states))
+        graph, queries_BD, logits_BV = self._graphs[len(hidden_states)]
+        queries_BD[:, : self._dim] = hidden_states
         self._ggml.ggml_backend_graph_compute(self._backend, graph)
         return best_ids(logits_BV, k)

@@ -55,8 +55,8 @@ class OnnxRuntime(Method):
         super().set_knobs(threads, knobs)
         self._now = self._session(threads)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
-        sought = {"hidden": hidden, "k": np.array([k], np.int64)}
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
+        sought = {"hidden": hidden_states, "k": np.array([k], np.int64)}
         return np.asarray(self._now.run(("ids",), sought)[0])
 
 

@@ -53,9 +53,9 @@ class Scann(Method):
         self._reorder = int(knobs["reorder"])
         self._searched = int(knobs.get("leaves", -1))
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         """One call for one row, another for a batch, a third for threads, as ScaNN has them."""
-        queries = self._queries(hidden)
+        queries = self._queries(hidden_states)
         point = (k, max(k, self._reorder), self._searched)
         if len(queries) == 1:
             ids, _ = self._searcher.search(queries[0], *point)

@@ -38,9 +38,9 @@ class TorchDynamic(Method):
         self._packed = torch.ops.quantized.linear_prepack(codes, bias)
         self.nbytes = codes.numel() + 4 * len(weight)
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         with torch.inference_mode():
-            rows = torch.from_numpy(hidden)
+            rows = torch.from_numpy(hidden_states)
             logits = torch.ops.quantized.linear_dynamic(rows, self._packed, NARROWED)
             return torch.topk(logits, k)[1].numpy()
 
@@ -63,8 +63,10 @@ class TorchWeightOnly(Method):
         self._scales, self._bias = scales.bfloat16(), torch.from_numpy(softmax.bias).bfloat16()
         self.nbytes = sum(x.nbytes for x in (self._codes, self._scales, self._bias))
 
-    def topk(self, hidden: Float32, k: int) -> np.ndarray:
+    def topk(self, hidden_states: Float32, k: int) -> np.ndarray:
         with torch.inference_mode():
-            rows = torch.nn.functional.pad(torch.from_numpy(hidden).bfloat16(), self._padding)
+            rows = torch.nn.functional.pad(
+                torch.from_numpy(hidden_states).bfloat16(), self._padding
+            )
             logits = torch._weight_int8pack_mm(rows, self._codes, self._scales)
             return torch.topk(logits.add_(self._bias), k)[1].numpy()

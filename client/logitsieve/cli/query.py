@@ -54,7 +54,7 @@ class ServerOptions:
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions:
     model: str = flag("", "The model: name, name@version or name:alias.")
-    hidden: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
+    hidden_states: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
     head: str = flag(
         "", "Name of the head; absent: the fastest, and for --num-samples sketch or full."
@@ -126,15 +126,15 @@ def command(
 ) -> None:
     """Ask a server for the next tokens, or by `query models` for its models.
 
-    Example: logitsieve query --address localhost:50051 --model lm --hidden h.npy -k 5
+    Example: logitsieve query --address localhost:50051 --model lm --hidden-states h.npy -k 5
     """
     with server.open(DecoderClient) as client:
         if what == "models":
             _show_models(client.models(), as_json)
             return
-        hidden = _read_hidden(options.hidden)
+        hidden_states = _read_hidden(options.hidden_states)
         words = read_words(options.vocab_file) if options.vocab_file else None
-        reply = options.ask(client, hidden)
+        reply = options.ask(client, hidden_states)
         if words is not None:
             answering = client.model(f"{reply.answer.model}@{reply.answer.version}")
             _refuse_words_of_others(words, answering)
@@ -144,12 +144,12 @@ def command(
 def _read_hidden(path: Path | None) -> np.ndarray:
     if path is None or not path.is_file():
         allowed = "an existing .npy file; `query models` lists the models"
-        raise InvalidRequest("hidden", path or "nothing", allowed)
+        raise InvalidRequest("hidden_states", path or "nothing", allowed)
     try:
         with path.open("rb") as file:
             return np.asarray(read_array(file, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise InvalidRequest("hidden", f"{path} ({error})", "a .npy file") from error
+        raise InvalidRequest("hidden_states", f"{path} ({error})", "a .npy file") from error
 
 
 def _refuse_words_of_others(words: list[str], model: ModelInfo) -> None:

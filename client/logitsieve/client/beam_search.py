@@ -24,10 +24,10 @@ from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int3
 from logitsieve.utils.hidden import as_hidden
 
 ModelStep = Callable[[Int32, Int32], ArrayLike]
-"""(parents [R], tokens [R]) -> hidden [R, D] of the next tokens, by the caller's model.
+"""(parents [R], tokens [R]) -> hidden_states [R, D] of the next tokens, by the caller's model.
 
-Row r continues row parents[r] of the call before (at first of the search's `hidden`) by tokens[r].
-R is K for each sentence still searched.
+Row r continues row parents[r] of the call before (at first of the search's `hidden_states`) by
+tokens[r]. R is K for each sentence still searched.
 """
 
 LengthPenalty = Literal["length", "gnmt"]
@@ -60,7 +60,7 @@ class SearchResult(NamedTuple):
 
 def beam_search(
     decoder: Decoder,
-    hidden: ArrayLike,
+    hidden_states: ArrayLike,
     step: ModelStep,
     *,
     beams: int,
@@ -75,9 +75,9 @@ def beam_search(
 ) -> SearchResult:
     """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
 
-    `hidden` [S, D] predicts the first tokens, `step` returns the next contexts. A hypothesis ends
-    by one of `eos_ids` or at `max_tokens`, and ranks by log_prob / length ** length_penalty, for
-    "gnmt" with (5 + length) / 6 for length.
+    `hidden_states` [S, D] predicts the first tokens, `step` returns the next contexts. A hypothesis
+    ends by one of `eos_ids` or at `max_tokens`, and ranks by log_prob / length ** length_penalty,
+    for "gnmt" with (5 + length) / 6 for length.
 
     `early_stopping` True leaves a sentence once `beams` hypotheses have finished, False when the
     best live one would not rank among them now, "never" when it could not at `max_tokens`.
@@ -92,15 +92,15 @@ def beam_search(
         early_stopping=early_stopping,
     )
     n_best = whole("n_best", n_best, 1, beams)
-    hidden = as_hidden(hidden)
-    sentences, steps = len(hidden), 0
+    hidden_states = as_hidden(hidden_states)
+    sentences, steps = len(hidden_states), 0
     begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
     live = _Live(np.arange(sentences), *begun)
     pools = [_Pool(search) for _ in range(sentences)]
     proven = np.ones(sentences, np.bool_)
     while True:
         reply = decoder.beam_step(
-            hidden,
+            hidden_states,
             live.scores.ravel(),
             beams_in=live.scores.shape[1],
             beams_out=search.pairs,
@@ -115,7 +115,7 @@ def beam_search(
         if not live.groups.size:
             best = [sorted(pool.heap, reverse=True)[:n_best] for pool in pools]
             return SearchResult(best, proven, steps)
-        hidden = step(parents, live.tokens[:, :, -1].ravel())
+        hidden_states = step(parents, live.tokens[:, :, -1].ravel())
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:

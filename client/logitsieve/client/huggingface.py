@@ -178,7 +178,7 @@ class Attachment:
 
     def _refuse_changed_logits(self, model: nn.Module, inputs: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)
-        if logits is None or self.head.hidden is None or self.head.whole:
+        if logits is None or self.head.hidden_states is None or self.head.whole:
             return
         if not self.head.unchanged(logits):
             allowed = "a model whose logits are what its output layer returns"

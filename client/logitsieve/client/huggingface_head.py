@@ -25,7 +25,7 @@ UNREAD = 8192.0  # the logits of a row that `generate` does not read
 class LastAnswer(NamedTuple):
     """The last answer of a head."""
 
-    hidden: Tensor  # [B, D] on the decoder's device
+    hidden_states: Tensor  # [B, D] on the decoder's device
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
     log_z: Tensor | None  # [B]
@@ -45,7 +45,7 @@ class DecoderHead(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self.hidden: Tensor | None = None  # [B, D] of the last call
+        self.hidden_states: Tensor | None = None  # [B, D] of the last call
         self.last: LastAnswer | None = None  # if logits were read
         self._decoder, self._spec = decoder, spec
         self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
@@ -82,21 +82,25 @@ class DecoderHead(nn.Module):
         """Answer the steps to come with `k` ids, or twice as many as without bans."""
         self.k = max(self.k, min(k, 2 * max(self._least_k, self.enough), self.out_features))
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """Map [..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
-        if torch.is_grad_enabled() and hidden.requires_grad:
-            raise InvalidRequest("hidden", "a tensor that requires grad", "one under no_grad")
+        if torch.is_grad_enabled() and hidden_states.requires_grad:
+            raise InvalidRequest(
+                "hidden_states", "a tensor that requires grad", "one under no_grad"
+            )
         if self.whole:
-            return nn.functional.linear(hidden.to(self.weight), self.weight, self.bias)
-        if self._last_only and hidden.dim() == 3:
-            hidden = hidden[:, -1:]
-        shape = *hidden.shape[:-1], self.out_features
-        rows_BD = hidden.detach().reshape(-1, self.in_features)
-        self.hidden, self.last = rows_BD if self._tensors else rows_BD.cpu(), None
+            return nn.functional.linear(hidden_states.to(self.weight), self.weight, self.bias)
+        if self._last_only and hidden_states.dim() == 3:
+            hidden_states = hidden_states[:, -1:]
+        shape = *hidden_states.shape[:-1], self.out_features
+        rows_BD = hidden_states.detach().reshape(-1, self.in_features)
+        self.hidden_states, self.last = rows_BD if self._tensors else rows_BD.cpu(), None
         if self._unread:
-            return torch.full(shape, UNREAD, device=hidden.device)
-        self.last = LastAnswer(self.hidden, *self.topk(self.hidden, self.k, self._log_z))
-        return self.filled(self.last).reshape(shape).to(hidden.device)
+            return torch.full(shape, UNREAD, device=hidden_states.device)
+        self.last = LastAnswer(
+            self.hidden_states, *self.topk(self.hidden_states, self.k, self._log_z)
+        )
+        return self.filled(self.last).reshape(shape).to(hidden_states.device)
 
     def unchanged(self, logits: Tensor) -> bool:
         """Check that `logits` [..., V] hold the last answer's bits."""
@@ -107,14 +111,14 @@ class DecoderHead(nn.Module):
 
     def topk(
         self,
-        hidden: Tensor,
+        hidden_states: Tensor,
         k: int,
         normalizer: NormalizerName | None = None,
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the k best ids and logits [B, K], and log Z [B] under a normalizer."""
         spec = self._spec_with(normalizer)
-        reply = self._decoder.topk(self._rows(hidden), k, constraints=constraints, **spec)
+        reply = self._decoder.topk(self._rows(hidden_states), k, constraints=constraints, **spec)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
         return ids, torch.as_tensor(logits), None if log_z is None else torch.as_tensor(log_z)
 
@@ -125,12 +129,14 @@ class DecoderHead(nn.Module):
 
         Unless `generate` returns scores, 0 stands for a log-probability.
         """
-        assert self.hidden is not None
-        seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden),), device="cpu")
+        assert self.hidden_states is not None
+        seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden_states),), device="cpu")
         spec = self._spec_with(self._normalizer if self._scored else None)
         given: SampleOptions = {**spec, **options, "seeds": seeds.numpy().view(np.uint64)}
         given["log_probs"] = self._scored
-        reply = self._decoder.sample(self._rows(self.hidden), constraints=constraints, **given)
+        reply = self._decoder.sample(
+            self._rows(self.hidden_states), constraints=constraints, **given
+        )
         ids, log_probs = self._ids(reply.ids), torch.as_tensor(reply.log_probs)
         return ids, log_probs if self._scored else log_probs.where(ids < 0, 0.0)
 
@@ -139,8 +145,12 @@ class DecoderHead(nn.Module):
         width = self._spec.get("width") if normalizer else None
         return {**self._spec, "normalizer": normalizer, "width": width}
 
-    def _rows(self, hidden: Tensor) -> Any:
-        return hidden if self._tensors or hidden.dtype != torch.float32 else hidden.numpy()
+    def _rows(self, hidden_states: Tensor) -> Any:
+        return (
+            hidden_states
+            if self._tensors or hidden_states.dtype != torch.float32
+            else hidden_states.numpy()
+        )
 
     def _ids(self, answered: Any) -> Tensor:
         ids = torch.as_tensor(answered).long()
@@ -148,20 +158,22 @@ class DecoderHead(nn.Module):
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
         return ids
 
-    def logits(self, hidden: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    def logits(self, hidden_states: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids [B, K] that include the mask `asked` [B, V], and their logits."""
         most = int(asked.sum(1).max())
         ids = asked.float().topk(most).indices  # other ids fill shorter rows
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
-        parts = [self.listed(hidden, part) for part in slices]
+        parts = [self.listed(hidden_states, part) for part in slices]
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
-    def listed(self, hidden: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def listed(self, hidden_states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return distinct `ids` [B, M] by descending logits, and the logits."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
-        best, logits, _ = self.topk(hidden.cpu(), count, constraints=Constraints(allowed=allowed))
+        best, logits, _ = self.topk(
+            hidden_states.cpu(), count, constraints=Constraints(allowed=allowed)
+        )
         return best.to(ids.device), logits.to(ids.device)
 
     def computed_from(self, first: int) -> tuple[Tensor, Tensor]:
@@ -171,8 +183,8 @@ class DecoderHead(nn.Module):
         """
         assert self.last is not None
         bias = None if self.bias is None else self.bias[first:]
-        hidden = self.last.hidden.to(self.weight)
-        logits = nn.functional.linear(hidden, self.weight[first:], bias).float()
+        hidden_states = self.last.hidden_states.to(self.weight)
+        logits = nn.functional.linear(hidden_states, self.weight[first:], bias).float()
         ids = torch.arange(first, self.out_features, device=self.last.ids.device)
         return ids.expand(logits.shape), logits.to(ids.device)
 

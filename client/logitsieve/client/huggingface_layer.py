@@ -25,8 +25,8 @@ def refuse_more_than_linear(layer: nn.Linear) -> None:
     if weight.is_meta:
         raise InvalidRequest("model", "an output layer without its weights (offloaded)", PLAIN)
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(2, layer.in_features, generator=generator).to(weight)
-    contexts = torch.cat([hidden, weight[[0, -1]]])
+    hidden_states = torch.randn(2, layer.in_features, generator=generator).to(weight)
+    contexts = torch.cat([hidden_states, weight[[0, -1]]])
     for size in SIZES:
         got = layer(size * contexts)
         expected = nn.functional.linear(size * contexts, layer.weight, bias)

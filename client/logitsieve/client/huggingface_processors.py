@@ -203,11 +203,11 @@ class KnownLogits(LogitsProcessor):
         while ((~touched.gather(1, top.ids)).sum(1) < needed).any():
             k = min(2 * top.ids.shape[1], touched.shape[1])
             self._head.ask_for(k)
-            ids, logits, _ = self._head.topk(last.hidden, k)
+            ids, logits, _ = self._head.topk(last.hidden_states, k)
             top = last._replace(ids=ids, logits=logits)
         more = [read] if read is not None else []
         if asked.any():
-            more.append(self._head.logits(last.hidden, asked))
+            more.append(self._head.logits(last.hidden_states, asked))
         return self._head.filled(top, *more)
 
 
@@ -254,7 +254,7 @@ class DecoderDraws(LogitsProcessor):
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)
         if head.kept and head.last is not None:  # `generate` keeps `scores` as logits
-            more = head.listed(head.last.hidden, ids)
+            more = head.listed(head.last.hidden_states, ids)
             scores.copy_(head.filled(head.last, more))
         full = torch.full_like(scores, -torch.inf)
         # For a row that is not finite a GPU answers -1 and NaN, which `multinomial` refuses.
@@ -283,8 +283,8 @@ class DecoderDraws(LogitsProcessor):
     def _biases(self, input_ids: LongTensor, asked: Tensor) -> dict[str, Any]:
         """Return the edits of ids `asked` [B, V] as differences to exact logits."""
         head = self._head
-        assert head.hidden is not None
-        ids, logits = head.logits(head.hidden, asked.to(head.hidden.device))
+        assert head.hidden_states is not None
+        ids, logits = head.logits(head.hidden_states, asked.to(head.hidden_states.device))
         ids, logits = ids.to(asked.device), logits.to(asked.device)
         row = torch.ones(asked.shape, device=asked.device).scatter_(1, ids, logits)
         after = _edited(self._editing, input_ids, row).gather(1, ids)

@@ -41,10 +41,10 @@ class NoSpeech(LogitsProcessor):
         """Return `scores` as they are."""
         detection = self._detection
         if input_ids.shape[1] == detection.begin_index:
-            assert self._head.hidden is not None
+            assert self._head.hidden_states is not None
             self._head.whole = True
             try:
-                given = self._head(self._head.hidden).float()
+                given = self._head(self._head.hidden_states).float()
                 detection(
                     input_ids, given.log_softmax(1) if detection.is_scores_logprobs else given
                 )

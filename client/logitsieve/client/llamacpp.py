@@ -115,11 +115,11 @@ def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, spec: ModelSpec) -
             got = f"an index of another matrix ({index.manifest.dtype})"
             raise InvalidRequest("decoder", got, allowed)
         return
-    hidden = np.random.default_rng(0).standard_normal((COMPARED, gguf.dim), np.float32)
-    reply = decoder.topk(hidden, min(COMPARED_K, gguf.vocab_size), **spec)
+    hidden_states = np.random.default_rng(0).standard_normal((COMPARED, gguf.dim), np.float32)
+    reply = decoder.topk(hidden_states, min(COMPARED_K, gguf.vocab_size), **spec)
     if int(reply.ids.max()) >= gguf.vocab_size:
         raise InvalidRequest("decoder", f"id {int(reply.ids.max())}", f"under {gguf.vocab_size}")
-    for row, ids, logits in zip(hidden, reply.ids, reply.logits, strict=True):
+    for row, ids, logits in zip(hidden_states, reply.ids, reply.logits, strict=True):
         parts = gguf.matrix.rows(ids).astype(np.float64) * row
         bias = np.zeros(len(ids)) if gguf.bias is None else gguf.bias[ids].astype(np.float64)
         gap = np.abs(parts.sum(1) + bias - logits)

@@ -76,7 +76,7 @@ class Scores(NamedTuple):
 
 
 class OutputHead(Protocol):
-    """Chooses tokens from a LlamaContext's rows: hidden if `headless`, else logits."""
+    """Chooses tokens from a LlamaContext's rows: hidden_states if `headless`, else logits."""
 
     headless: bool
 
@@ -129,7 +129,7 @@ class DenseOutput:
 
 
 class DecoderOutput:
-    """A decoder: rows are hidden [B, D]."""
+    """A decoder: rows are hidden_states [B, D]."""
 
     headless = True
 

@@ -31,12 +31,12 @@ Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def fill(
-    request: Any, hidden: np.ndarray, constraints: Constraints | None, spec: ModelSpec
+    request: Any, hidden_states: np.ndarray, constraints: Constraints | None, spec: ModelSpec
 ) -> None:
     """Write the fields of all requests."""
-    put(request.hidden, hidden)
+    put(request.hidden_states, hidden_states)
     if constraints is not None:
-        _write_constraints(constraints.for_rows(len(hidden)), request.constraints)
+        _write_constraints(constraints.for_rows(len(hidden_states)), request.constraints)
     _write_spec(spec, request.model_spec)
 
 
@@ -118,7 +118,7 @@ class _RemoteEngine(NamedTuple):
         message = rpc.request()
         for name, value in request.options.items():
             _write(message, name, value)
-        fill(message, as_wire(request.hidden), request.constraints, self.spec)
+        fill(message, as_wire(request.hidden_states), request.constraints, self.spec)
         return self.reply(rpc, message)
 
 
@@ -146,8 +146,8 @@ class RemoteDecoder(Decoder):
     def _reply(self, rpc: Rpc[R], request: Any) -> R:
         return to_reply(rpc, self._ask(rpc, request))
 
-    def _rows(self, hidden: ArrayLike) -> np.ndarray:
-        return as_wire(hidden)
+    def _rows(self, hidden_states: ArrayLike) -> np.ndarray:
+        return as_wire(hidden_states)
 
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""

@@ -62,7 +62,7 @@ def vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: s
         return np.zeros(rows, dtype)
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
         return np.ascontiguousarray(values)
-    allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden"
+    allowed = f"{np.dtype(dtype)} [{rows}], one for each row of hidden_states"
     array = as_array(field, values, allowed)
     if array.dtype.kind not in kinds or array.size != rows:
         raise InvalidRequest(field, f"{array.dtype} {list(array.shape)}", allowed)

@@ -94,7 +94,7 @@ def _by_row(
             return [_vector(lists, kinds)] * rows
         if len(lists) != rows:
             got = f"{len(lists)} lists"
-            raise InvalidRequest(field, got, f"{rows}, one for each row of hidden")
+            raise InvalidRequest(field, got, f"{rows}, one for each row of hidden_states")
         return [_vector(row, kinds) for row in lists]
     except (TypeError, OverflowError) as error:
         raise InvalidRequest(field, f"{lists!r:.80}", allowed) from error
@@ -118,7 +118,9 @@ def _checked_sets(sets: IdSets, rows: int, field: str) -> IdSets:
     offsets, ids = (np.asarray(array) for array in sets)
     if offsets.dtype.kind not in "iu" or offsets.shape != (rows + 1,):
         got = f"{offsets.dtype} {list(offsets.shape)}"
-        raise InvalidRequest(f"{field}.offsets", got, f"integers [{rows + 1}], rows of hidden + 1")
+        raise InvalidRequest(
+            f"{field}.offsets", got, f"integers [{rows + 1}], rows of hidden_states + 1"
+        )
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
         raise InvalidRequest(f"{field}.ids", f"{ids.dtype} {list(ids.shape)}", "integers [n]")
     wide = offsets.astype(np.int64)

@@ -86,8 +86,8 @@ class Decoder(ABC):
     _most_ids: int = INT32_MAX  # V, if it is known
 
     @abstractmethod
-    def _rows(self, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to [B, D] for engines; InvalidRequest names the fault."""
+    def _rows(self, hidden_states: ArrayLike) -> Float32:
+        """Convert `hidden_states` [B, D] or [D] to [B, D] for engines, or InvalidRequest."""
 
     @abstractmethod
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
@@ -96,33 +96,35 @@ class Decoder(ABC):
     def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
         purpose = request.purpose(request.constraints is not None)
-        return self.engine_for(spec, len(request.hidden), k, purpose).answer(request)
+        return self.engine_for(spec, len(request.hidden_states), k, purpose).answer(request)
 
     @shows_keywords(ModelSpec)
     def topk(
         self,
-        hidden: ArrayLike,
+        hidden_states: ArrayLike,
         k: int,
         *,
         constraints: Constraints | None = None,
         **spec: Unpack[ModelSpec],
     ) -> TopKReply:
-        """Return the `k` best tokens of each row of `hidden` [B, D] or [D], best first.
+        """Return the `k` best tokens of each row of `hidden_states` [B, D] or [D], best first.
 
         A `normalizer` adds log Z of the ids that the constraints leave, a `width` in nats also its
         proven interval.
         """
         if spec:
             check_keywords(ModelSpec, spec)
-        if type(hidden) is not np.ndarray or hidden.ndim != 2:  # which engines convert
-            hidden = self._rows(hidden)
+        if (
+            type(hidden_states) is not np.ndarray or hidden_states.ndim != 2
+        ):  # which engines convert
+            hidden_states = self._rows(hidden_states)
         k = whole("k", k, 1, self._most_ids)
-        return self._answer(spec, TopKRequest(hidden, k, constraints=constraints))
+        return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
 
     @shows_keywords(ModelSpec)
     def score(
         self,
-        hidden: ArrayLike,
+        hidden_states: ArrayLike,
         token_ids: ArrayLike,
         *,
         constraints: Constraints | None = None,
@@ -133,31 +135,31 @@ class Decoder(ABC):
         `width` bounds their error in nats; a `normalizer` is chosen if absent.
         """
         check_keywords(ModelSpec, spec)
-        hidden = self._rows(hidden)
-        ready = scored_ids(token_ids, len(hidden))
-        return self._answer(spec, ScoreRequest(hidden, ready, constraints=constraints))
+        hidden_states = self._rows(hidden_states)
+        ready = scored_ids(token_ids, len(hidden_states))
+        return self._answer(spec, ScoreRequest(hidden_states, ready, constraints=constraints))
 
     @shows_keywords(SampleOptions)
     def sample(
         self,
-        hidden: ArrayLike,
+        hidden_states: ArrayLike,
         samples: int = 1,
         *,
         constraints: Constraints | None = None,
         **options: Unpack[SampleOptions],
     ) -> SampleReply:
-        """Draw `samples` ids for each row of `hidden`, from softmax(logits / temperature).
+        """Draw `samples` ids for each row of `hidden_states`, from softmax(logits / temperature).
 
         `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
-        hidden = self._rows(hidden)
-        ready = Sampling.of(len(hidden), samples, options)
-        return self._answer(options, SampleRequest(hidden, ready, constraints=constraints))
+        hidden_states = self._rows(hidden_states)
+        ready = Sampling.of(len(hidden_states), samples, options)
+        return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 
     @shows_keywords(BeamOptions)
     def beam_step(
         self,
-        hidden: ArrayLike,
+        hidden_states: ArrayLike,
         scores: ArrayLike | None = None,
         *,
         beams_in: int,
@@ -167,13 +169,13 @@ class Decoder(ABC):
     ) -> BeamStepReply:
         """Return the `beams_out` best continuations of each group: one step of a beam search.
 
-        `hidden` has G x `beams_in` rows, group by group, one per hypothesis; `scores` None is 0. A
-        continuation's score adds logit - log Z, log Z over all V ids whatever the constraints. A
-        finished hypothesis continues as itself with the first of `eos_ids`: its log Z is NaN.
+        `hidden_states` has G x `beams_in` rows, group by group, one per hypothesis; `scores` are
+        0 by default. A continuation's score adds logit - log Z, over all V ids whatever the
+        constraints. A finished hypothesis continues as itself with the first of `eos_ids`: its log Z is NaN.
 
         Ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then logit, then id. If
         a proven interval of log Z leaves an order open, a narrower one settles it.
         """
-        hidden = self._rows(hidden)
-        ready = Beams.of(len(hidden), scores, beams_in, beams_out, options)
-        return self._answer(options, BeamStepRequest(hidden, ready, constraints=constraints))
+        hidden_states = self._rows(hidden_states)
+        ready = Beams.of(len(hidden_states), scores, beams_in, beams_out, options)
+        return self._answer(options, BeamStepRequest(hidden_states, ready, constraints=constraints))

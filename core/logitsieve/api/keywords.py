@@ -154,7 +154,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
 
 
 class ResolvedSpec(NamedTuple):
-    """A resolved target: AUTO at a precision (None: the index's own target), or a point."""
+    """A resolved spec: AUTO at a precision (None: the index's own target), or a point."""
 
     automatic: bool
     precision: float | None

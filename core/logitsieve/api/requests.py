@@ -1,6 +1,6 @@
 """The requests of all decoders, engines and services: checked once, and sliced by rows.
 
-Shape letters: B rows of hidden, D its size, T ids a row to be scored.
+Shape letters: B rows of hidden_states, D its size, T ids a row to be scored.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Beams(NamedTuple):
         given = {**DEFAULTS, **options}
         beams_in = whole("beams_in", beams_in, 1, MOST_BEAMS)
         if rows % beams_in:
-            allowed = f"a divisor of the {rows} rows of hidden: one row a hypothesis"
+            allowed = f"a divisor of the {rows} rows of hidden_states: one row a hypothesis"
             raise InvalidRequest("beams_in", beams_in, allowed)
         ready = cls(
             beams_in,
@@ -125,12 +125,12 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request(ABC, Generic[R_co]):
-    """A request about the next tokens of rows of hidden, which an engine answers by an `R_co`.
+    """A request about the next tokens of hidden_states, which an engine answers by an `R_co`.
 
     Engines check what only an index can tell: D, and ids against V.
     """
 
-    hidden: Any  # [B, D], of any form that `Decoder.topk` takes
+    hidden_states: Any  # [B, D], of any form that `Decoder.topk` takes
     constraints: Constraints | None = field(default=None, kw_only=True)
 
     @property
@@ -152,8 +152,8 @@ class Request(ABC, Generic[R_co]):
         """Return the request about some of its rows, if `for_rows` made its constraints."""
         constraints = self.constraints
         if constraints is not None:
-            constraints = constraints.take(np.arange(len(self.hidden))[rows])
-        return replace(self, hidden=self.hidden[rows], constraints=constraints)
+            constraints = constraints.take(np.arange(len(self.hidden_states))[rows])
+        return replace(self, hidden_states=self.hidden_states[rows], constraints=constraints)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,7 +67,7 @@ def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
 
 
 class Bounds(NamedTuple):
-    """Proven bounds of all logits for one row of hidden."""
+    """Proven bounds of all logits for one row of hidden_states."""
 
     ids: Int32  # [S] rows computed exactly
     logits: Float32  # [S] their logits

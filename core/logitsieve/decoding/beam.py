@@ -80,12 +80,12 @@ def beam_step(
     query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
     """Return the best continuations of the hypotheses at the query's rows; or InvalidRequest."""
-    softmax, rows = query.index.softmax, len(query.hidden)
+    softmax, rows = query.index.softmax, len(query.hidden_states)
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
     live = np.flatnonzero(~beams.finished)
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
     if live.size < rows:  # a later error would count only live rows
-        softmax.check_hidden(query.hidden)
+        softmax.check_hidden(query.hidden_states)
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
     step, of_live = _step(beams, live, lists, estimate)
     pairs = _pairs(beams, step)
@@ -124,10 +124,10 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
 def _refined(
     query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """Choose again with a closer log Z in doubtful groups; rows with equal hidden share it."""
+    """Choose again with a closer log Z in doubtful groups; equal hidden_states share it."""
     for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
-        equal = (query.hidden[rows, None] == query.hidden[rows]).all(axis=2)
+        equal = (query.hidden_states[rows, None] == query.hidden_states[rows]).all(axis=2)
         step.alike[rows] = np.where(beams.finished[rows], -1, rows.start + equal.argmax(axis=1))
     for find_log_z in closer:
         open_ = np.flatnonzero(np.repeat(pairs.doubtful, beams.beams_in) & ~beams.finished)
@@ -177,11 +177,11 @@ def _best(
     query: Query, constraints: Constraints | None, live: Int64, normalizer: Normalizer
 ) -> tuple[BestLogits, Int64, LogZ]:
     softmax, k = query.index.softmax, query.k
-    alone = query if live.size == len(query.hidden) else query.rows(live)
+    alone = query if live.size == len(query.hidden_states) else query.rows(live)
     if constraints is not None:
-        edits = edits_of(softmax, constraints, query.hidden, live)
+        edits = edits_of(softmax, constraints, query.hidden_states, live)
         wanted = np.minimum(edits.remaining(softmax.vocab_size), k)
-        best = best_edited(softmax, query.head, alone.hidden, wanted, edits)
+        best = best_edited(softmax, query.head, alone.hidden_states, wanted, edits)
     else:
         wanted = np.full(live.size, k)
         if normalizer is APPROXIMATE or (normalizer is FULL and query.head.proves):
@@ -189,7 +189,7 @@ def _best(
             source = estimating(query) if approximate else FULL.source(query.index)
             best, log_z = best_with_log_z(alone, source)
             return best, wanted, log_z
-        best = best_unedited(softmax, query.head, alone.hidden, k)
+        best = best_unedited(softmax, query.head, alone.hidden_states, k)
     return best, wanted, quick_log_z(alone) if normalizer is FULL else normalizer.log_z(alone)
 
 

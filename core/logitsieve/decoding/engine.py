@@ -59,9 +59,9 @@ class LocalEngine(EngineBase):
     takes_tensors: ClassVar[bool] = False
 
     @staticmethod
-    def rows(index: Index, hidden: ArrayLike) -> Float32:
-        """Convert `hidden` [B, D] or [D] to float32 [B, D]; or InvalidRequest."""
-        return ready_hidden(hidden, index.dim)
+    def rows(index: Index, hidden_states: ArrayLike) -> Float32:
+        """Convert `hidden_states` [B, D] or [D] to float32 [B, D]; or InvalidRequest."""
+        return ready_hidden(hidden_states, index.dim)
 
     def __init__(
         self, model: str, index: Index, head: Head, normalizer: str, width: float = inf
@@ -89,18 +89,18 @@ class LocalEngine(EngineBase):
 
     def _topk(self, request: TopKRequest) -> TopKReply:
         started, head, log_z = perf_counter_ns(), self.answering, NO_LOG_Z
-        hidden, k = request.hidden, request.k
+        hidden_states, k = request.hidden_states, request.k
         if request.constraints is not None:
             return self._constrained(request, request.constraints)
         if self._normalizer is not None:
-            hidden = ready_hidden(hidden, self._index.dim)  # once for both
+            hidden_states = ready_hidden(hidden_states, self._index.dim)  # once for both
         if self._normalizer is APPROXIMATE:
             k = checked_k(k, self._index.vocab_size)
             if head.name == FULL.name or head.estimates_at(1.0, k):
-                return self._estimated(started, hidden, k)
-        ids, logits, proven, scanned, fallback = head.topk(hidden, k)
+                return self._estimated(started, hidden_states, k)
+        ids, logits, proven, scanned, fallback = head.topk(hidden_states, k)
         if self._normalizer is not None:
-            query = Query(self._index, head, hidden, k=k, width=self.width)
+            query = Query(self._index, head, hidden_states, k=k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
         max_error = self.max_error
         if 0.0 < self._fallback_max_error < max_error and fallback.all():
@@ -109,22 +109,22 @@ class LocalEngine(EngineBase):
         provenance = proven, scanned, fallback, max_error
         return TopKReply(ids, logits, self._origin(started, provenance, self.normalizer, log_z))
 
-    def _estimated(self, started: int, hidden: Float32, k: int) -> TopKReply:
+    def _estimated(self, started: int, hidden_states: Float32, k: int) -> TopKReply:
         """Find ids and log Z by one call."""
-        query = Query(self._index, self.answering, hidden, k=k)
+        query = Query(self._index, self.answering, hidden_states, k=k)
         best, log_z = best_with_log_z(query, self.answering)
         answer = self._origin(started, best.provenance, self.normalizer, log_z.rounded())
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _constrained(self, request: TopKRequest, constraints: Constraints) -> TopKReply:
         started, index, head, log_z = perf_counter_ns(), self._index, self.answering, NO_LOG_Z
-        hidden = ready_hidden(request.hidden, index.dim)
+        hidden_states = ready_hidden(request.hidden_states, index.dim)
         k = checked_k(request.k, index.vocab_size)
-        edits = edits_of(index.softmax, constraints, hidden)
+        edits = edits_of(index.softmax, constraints, hidden_states)
         wanted = wanted_of(edits, k, index.vocab_size)
-        best = best_edited(index.softmax, head, hidden, wanted, edits)
+        best = best_edited(index.softmax, head, hidden_states, wanted, edits)
         if self._normalizer is not None:
-            query = Query(index, head, hidden, edits, k, width=self.width)
+            query = Query(index, head, hidden_states, edits, k, width=self.width)
             log_z = self._normalizer.log_z(query).rounded()
         answer = self._origin(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
@@ -153,14 +153,14 @@ class LocalEngine(EngineBase):
 
     def _query(self, request: Request[Any]) -> Query:
         softmax, constraints = self._index.softmax, request.constraints
-        hidden = ready_hidden(request.hidden, self._index.dim)
-        edits = None if constraints is None else open_edits(softmax, constraints, hidden)
-        return Query(self._index, self.answering, hidden, edits, width=self.width)
+        hidden_states = ready_hidden(request.hidden_states, self._index.dim)
+        edits = None if constraints is None else open_edits(softmax, constraints, hidden_states)
+        return Query(self._index, self.answering, hidden_states, edits, width=self.width)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         started, normalizer = perf_counter_ns(), self._stepping
-        hidden = ready_hidden(request.hidden, self._index.dim)
-        query = Query(self._index, self.answering, hidden, width=self.width)
+        hidden_states = ready_hidden(request.hidden_states, self._index.dim)
+        query = Query(self._index, self.answering, hidden_states, width=self.width)
         step = beam_step(query, request.beams, request.constraints, normalizer)
         answer = self._origin(started, step.provenance, normalizer.name, step.log_z)
         return BeamStepReply(*step[:5], answer)

@@ -61,8 +61,8 @@ class LocalDecoder(Decoder):
         """The measured points of AUTO; empty without a calibration."""
         return self.auto.points
 
-    def _rows(self, hidden: ArrayLike) -> Float32:
-        return self._engine.rows(self.index, hidden)
+    def _rows(self, hidden_states: ArrayLike) -> Float32:
+        return self._engine.rows(self.index, hidden_states)
 
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> LocalEngine:
         """See `Decoder`."""

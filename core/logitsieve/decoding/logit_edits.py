@@ -40,12 +40,12 @@ class ListedLogits(NamedTuple):
 
 
 def edits_of(
-    softmax: Softmax, constraints: Constraints, hidden: Float32, rows: Int64 | None = None
+    softmax: Softmax, constraints: Constraints, hidden_states: Float32, rows: Int64 | None = None
 ) -> Edits:
-    """Return the edits by `constraints` of rows of hidden [B, D]; or InvalidRequest."""
-    sets, size = constraints.for_rows(len(hidden)), softmax.vocab_size
+    """Return the edits by `constraints` of rows of hidden_states [B, D]; or InvalidRequest."""
+    sets, size = constraints.for_rows(len(hidden_states)), softmax.vocab_size
     if rows is not None:
-        sets, hidden = sets.take(rows), hidden[rows]
+        sets, hidden_states = sets.take(rows), hidden_states[rows]
     banned = _rising(keys_of_sets(sets.banned, size, "constraints.banned"))
     biased = keys_of_sets(sets.biased, size, "constraints.biased")
     repeated = _rising(keys_of_sets(sets.repeated, size, "constraints.repeated"))
@@ -57,15 +57,15 @@ def edits_of(
         keys = allowed[~among(allowed, banned)]
     else:
         keys = _rising(np.concatenate([banned, biased, repeated]))
-    offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
+    offsets = np.searchsorted(keys, np.arange(len(hidden_states) + 1) * size)
     values, open_ = np.full(keys.size, -np.inf), ~among(keys, banned)
-    values[open_] = _edited(softmax, sets, hidden, keys[open_], biased, repeated)
+    values[open_] = _edited(softmax, sets, hidden_states, keys[open_], biased, repeated)
     return Edits(offsets, (keys % size).astype(np.int32), values, allow_list)
 
 
-def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> Edits:
+def open_edits(softmax: Softmax, constraints: Constraints, hidden_states: Float32) -> Edits:
     """Like `edits_of`; InvalidRequest names a row that is left without ids."""
-    edits = edits_of(softmax, constraints, hidden)
+    edits = edits_of(softmax, constraints, hidden_states)
     remaining = edits.remaining(softmax.vocab_size)
     if not remaining.all():
         got = f"nothing left in row {np.argmin(remaining)}"
@@ -74,11 +74,11 @@ def open_edits(softmax: Softmax, constraints: Constraints, hidden: Float32) -> E
 
 
 def token_logits(
-    softmax: Softmax, hidden: Float32, token_ids: Int32, edits: Edits | None
+    softmax: Softmax, hidden_states: Float32, token_ids: Int32, edits: Edits | None
 ) -> Float64:
     """Return [B, T] exact logits of `token_ids`; -inf for forbidden ones."""
     offsets = np.arange(len(token_ids) + 1, dtype=np.int64) * token_ids.shape[1]
-    logits = softmax.logits64(hidden, offsets, token_ids.ravel()).reshape(token_ids.shape)
+    logits = softmax.logits64(hidden_states, offsets, token_ids.ravel()).reshape(token_ids.shape)
     if edits is not None:
         edits.apply_to_ids(logits, token_ids, softmax.vocab_size)
     return logits
@@ -123,14 +123,14 @@ def _rising(keys: Int64) -> Int64:
 def _edited(
     softmax: Softmax,
     sets: Constraints,
-    hidden: Float32,
+    hidden_states: Float32,
     keys: Int64,
     biased: Int64,
     repeated: Int64,
 ) -> Float64:
     size = softmax.vocab_size
-    offsets = np.searchsorted(keys, np.arange(len(hidden) + 1) * size)
-    values = softmax.logits64(hidden, offsets, (keys % size).astype(np.int32))
+    offsets = np.searchsorted(keys, np.arange(len(hidden_states) + 1) * size)
+    values = softmax.logits64(hidden_states, offsets, (keys % size).astype(np.int32))
     penalized, penalty = among(keys, repeated), sets.repetition_penalty
     old = values[penalized]
     values[penalized] = np.where(old > 0, old / penalty, old * penalty)
@@ -170,12 +170,12 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
 
 
 def best_edited(
-    softmax: Softmax, head: Head, hidden: Float32, counts: Int64, edits: Edits
+    softmax: Softmax, head: Head, hidden_states: Float32, counts: Int64, edits: Edits
 ) -> BestLogits:
-    """Return the counts[r] <= V best ids of each row of hidden [B, D] under `edits`."""
-    rows, width = len(hidden), int(counts.max())
-    offsets, ids, provenance = _of_head(softmax, head, hidden, counts, edits)
-    logits = softmax.logits64(hidden, offsets, ids)
+    """Return the counts[r] <= V best ids of each row of hidden_states [B, D] under `edits`."""
+    rows, width = len(hidden_states), int(counts.max())
+    offsets, ids, provenance = _of_head(softmax, head, hidden_states, counts, edits)
+    logits = softmax.logits64(hidden_states, offsets, ids)
     best_ids = np.empty((rows, width), np.int32)
     best_logits = np.empty((rows, width), np.float64)
     merge_edited(
@@ -184,18 +184,18 @@ def best_edited(
     return BestLogits(best_ids, best_logits, provenance)
 
 
-def best_unedited(softmax: Softmax, head: Head, hidden: Float32, k: int) -> BestLogits:
-    """Return the k best ids of each row of hidden [B, D]."""
-    top = head.topk(hidden, k)
-    offsets = np.arange(len(hidden) + 1, dtype=np.int64) * k
-    logits = softmax.logits64(hidden, offsets, top.ids.ravel()).reshape(top.ids.shape)
+def best_unedited(softmax: Softmax, head: Head, hidden_states: Float32, k: int) -> BestLogits:
+    """Return the k best ids of each row of hidden_states [B, D]."""
+    top = head.topk(hidden_states, k)
+    offsets = np.arange(len(hidden_states) + 1, dtype=np.int64) * k
+    logits = softmax.logits64(hidden_states, offsets, top.ids.ravel()).reshape(top.ids.shape)
     return BestLogits(top.ids, logits, Provenance(*top[2:], head.max_error))
 
 
 def _of_head(
-    softmax: Softmax, head: Head, hidden: Float32, counts: Int64, edits: Edits
+    softmax: Softmax, head: Head, hidden_states: Float32, counts: Int64, edits: Edits
 ) -> tuple[Int64, Int32, Provenance]:
-    rows, size = len(hidden), softmax.vocab_size
+    rows, size = len(hidden_states), softmax.vocab_size
     named = np.diff(edits.offsets)
     lengths = np.minimum(counts, size - named) * (not edits.allow_list)
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
@@ -211,7 +211,7 @@ def _of_head(
     while (pending := np.flatnonzero(ks)).size:
         many = int(ks[pending].min())
         group = pending[ks[pending] == many]
-        top = head.topk(hidden[group], many)
+        top = head.topk(hidden_states[group], many)
         unedited = ~among(group[:, None] * size + top.ids, keys)
         places = np.cumsum(unedited, axis=1)
         enough = places[:, -1] >= lengths[group]

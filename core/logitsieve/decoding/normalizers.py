@@ -91,11 +91,11 @@ class LogZ(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Rows of hidden, and the distribution that each defines."""
+    """Rows of hidden_states, and the distribution that each defines."""
 
     index: Index  # type: ignore[assignment]  # hides tuple.index
     head: Head  # that answers
-    hidden: Float32  # [B, D], B >= 1
+    hidden_states: Float32  # [B, D], B >= 1
     edits: Edits | None = None
     k: int = 1  # ids per row
     scale: float = 1.0  # 1 / temperature
@@ -105,16 +105,16 @@ class Query(NamedTuple):
     def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
         edits = None if self.edits is None else self.edits.rows(rows)
-        return self._replace(hidden=self.hidden[rows], edits=edits)
+        return self._replace(hidden_states=self.hidden_states[rows], edits=edits)
 
     def listed(self) -> ListedLogits:
         """Return the logits that the head scans, after edits, and all edited ones."""
-        candidates = self.head.candidates(self.hidden, self.k)
+        candidates = self.head.candidates(self.hidden_states, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(self, how: Sampling) -> Drawn:
         """Draw from all ids that filters leave, by the answering head, `full` or `sketch`."""
-        return cast(FullHead, self.head).draw(self.hidden, self.options(how))
+        return cast(FullHead, self.head).draw(self.hidden_states, self.options(how))
 
     def options(self, how: Sampling) -> DrawOptions:
         """Return the options of draws from this distribution."""
@@ -137,7 +137,7 @@ class Normalizer(ABC):
 
     def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
         """Return log Z, and the logits [B, T] of `token_ids` for it; -inf if p = 0."""
-        logits = token_logits(query.index.softmax, query.hidden, token_ids, query.edits)
+        logits = token_logits(query.index.softmax, query.hidden_states, token_ids, query.edits)
         return self.log_z(query), logits
 
     def source(self, index: Index) -> Head:
@@ -160,7 +160,7 @@ class _Candidates(Normalizer):
 
     def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
         softmax, vocab_size = query.index.softmax, query.index.vocab_size
-        logits = token_logits(softmax, query.hidden, token_ids, query.edits)
+        logits = token_logits(softmax, query.hidden_states, token_ids, query.edits)
         listed = query.listed()
         keys = np.arange(len(token_ids))[:, None] * vocab_size + token_ids
         inside = among(keys, np.sort(keys_of(listed.offsets, listed.ids, vocab_size)))
@@ -189,7 +189,7 @@ class _LowRank(Normalizer):
     name, reads = "lowrank", "svd"
 
     def log_z(self, query: Query) -> LogZ:
-        return self.token_logits(query, np.empty((len(query.hidden), 0), np.int32))[0]
+        return self.token_logits(query, np.empty((len(query.hidden_states), 0), np.int32))[0]
 
     def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
         fields, chosen = [], []
@@ -208,10 +208,10 @@ class _LowRank(Normalizer):
             source = self.source(query.index).with_knobs(width=most)
         previews = cast(SvdHead, source)
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
-        for start in range(0, len(query.hidden), step):
-            rows = slice(start, min(start + step, len(query.hidden)))
-            logits = previews.scores(query.hidden[rows])
-            scanned = head.candidates(query.hidden[rows], query.k)
+        for start in range(0, len(query.hidden_states), step):
+            rows = slice(start, min(start + step, len(query.hidden_states)))
+            logits = previews.scores(query.hidden_states[rows])
+            scanned = head.candidates(query.hidden_states[rows], query.k)
             owners = np.repeat(np.arange(len(logits)), np.diff(scanned.offsets))
             logits[owners, scanned.ids] = scanned.logits
             if query.edits is not None:
@@ -222,23 +222,25 @@ class _LowRank(Normalizer):
 class _Sampled(Normalizer):
     """An estimate from the S rows that the head scans and l = 10 V / S ids sampled from all others.
 
-    Levy, Chen, Ermon 2018, LSH Softmax, equation 4. The sample depends on the row of hidden alone.
+    Levy, Chen, Ermon 2018, LSH Softmax, equation 4. A row's sample depends on it alone.
     """
 
     name = "sampled"
 
     def log_z(self, query: Query) -> LogZ:
-        vocab_size, hidden = query.index.vocab_size, query.hidden
+        vocab_size, hidden_states = query.index.vocab_size, query.hidden_states
         if query.head.max_error < 1.0:  # it scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
-        listed, log_z = query.listed(), np.empty((len(hidden), 2), np.float32)
+        listed, log_z = query.listed(), np.empty((len(hidden_states), 2), np.float32)
         sizes = np.ceil(SAMPLED_SHARE * vocab_size / np.maximum(listed.answerable(), 1))
         sizes = np.minimum(sizes, vocab_size).astype(np.int64)
         if query.edits is not None and query.edits.allow_list:
             sizes[:] = 0  # no other id is allowed
         address = query.index.softmax.address
-        sampled_log_z(address, hidden, _seeds(hidden), query.scale, *listed, sizes, log_z)
+        sampled_log_z(
+            address, hidden_states, _seeds(hidden_states), query.scale, *listed, sizes, log_z
+        )
         value, error = log_z.T.astype(np.float64)
         return LogZ.estimate(value, query.scale, error)
 
@@ -250,7 +252,9 @@ class _Sketch(Normalizer):
         source, edits = self.source(query.index), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = cast(SketchHead, source).log_z(query.hidden, query.scale, edits, query.width)
+        fields = cast(SketchHead, source).log_z(
+            query.hidden_states, query.scale, edits, query.width
+        )
         return narrowed(LogZ(fields, query.scale), query)
 
 
@@ -263,7 +267,7 @@ class _Full(Normalizer):
         full, edits = cast(FullHead, self.source(query.index)), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
-        fields = full.log_z(query.hidden, query.scale, edits)
+        fields = full.log_z(query.hidden_states, query.scale, edits)
         return LogZ(fields, query.scale)
 
 
@@ -280,7 +284,7 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
 def quick_log_z(query: Query) -> LogZ:
     """Return log Z from one pass of mostly float32 dots; InvalidRequest as for FULL."""
     full, edits = cast(FullHead, FULL.source(query.index)), query.edits
-    log_z = full.quick_log_z(query.hidden, query.scale, edits)
+    log_z = full.quick_log_z(query.hidden_states, query.scale, edits)
     return LogZ(log_z, query.scale)
 
 
@@ -292,7 +296,7 @@ def estimating(query: Query) -> Head:
 
 def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
     """Return the k best ids of all V without edits, and their log Z, by one call of `head`."""
-    best = head.best_with_log_z(query.hidden, query.k, query.scale)
+    best = head.best_with_log_z(query.hidden_states, query.k, query.scale)
     return found_by(head, best, query.scale, head.estimates_at(query.scale, query.k))
 
 
@@ -311,9 +315,11 @@ def _log_sum_exp(offsets: Int64, logits: Float64, scale: float) -> LogZ:
     return LogZ(fields, scale)
 
 
-def _seeds(hidden: Float32) -> UInt64:
-    bits = hidden.view(np.uint32).astype(np.uint64)
-    odd = np.arange(1, 2 * hidden.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+def _seeds(hidden_states: Float32) -> UInt64:
+    bits = hidden_states.view(np.uint32).astype(np.uint64)
+    odd = np.arange(1, 2 * hidden_states.shape[1], 2, dtype=np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     return np.asarray((bits * (odd | np.uint64(1))).sum(axis=1, dtype=np.uint64))
 
 

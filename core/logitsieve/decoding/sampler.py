@@ -56,10 +56,12 @@ BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a
 FEW_BEST = 32  # of a head that finds few in less time, for draws from all ids
 NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
 MANY = 512  # best ids that often hold the nucleus
-# Products of W and a row of hidden in the time of a draw by best ids, W in L3; half from DRAM.
+# Products of W and one hidden state in the time of a draw by best ids, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 FEW_SAMPLES = 4  # of a row, whose noise tells which of the best ids draws need
-LEAST_PRODUCTS = 1 << 23  # of W and a row of hidden, with fewer all logits take as little time
+LEAST_PRODUCTS = (
+    1 << 23
+)  # of W and a row of hidden_states, with fewer all logits take as little time
 SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
 # With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
 # known, the first time takes little.
@@ -132,7 +134,7 @@ def _selects(query: Query, k: int) -> bool:
     head = query.head
     if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
         return False
-    return head.selects(k, len(query.hidden))
+    return head.selects(k, len(query.hidden_states))
 
 
 def _filtered(how: Sampling) -> bool:
@@ -168,7 +170,9 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
     nucleus = _nucleus(log_z, how.top_p, last)
-    logits = token_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), query.edits)
+    logits = token_logits(
+        query.index.softmax, query.hidden_states, np.maximum(draws.ids, 0), query.edits
+    )
     log_probs, _ = nucleus.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
     open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
@@ -192,7 +196,7 @@ def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
     best, floors, _ = _needed(query, how)
-    draws = _beyond(query, how, best, floors, _unknown(len(query.hidden)))
+    draws = _beyond(query, how, best, floors, _unknown(len(query.hidden_states)))
     if not _filtered(how):
         return draws
     open_ = (draws.ids == OPEN).any(axis=1)
@@ -209,7 +213,7 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
     if _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
     full, k = cast(FullHead, FULL.source(query.index)), min(MANY, query.index.vocab_size)
-    rough = full.rough_log_z(query.hidden, k, query.scale)
+    rough = full.rough_log_z(query.hidden_states, k, query.scale)
     best, log_z = found_by(full, rough, query.scale, False)
     wanted, highest = _lengths(best), log_z.fields.copy()
     highest[:, LOW] = highest[:, HIGH]
@@ -239,7 +243,7 @@ def _by_estimate(query: Query, how: Sampling) -> Draws:
     draws = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
-    logits = token_logits(query.index.softmax, query.hidden, np.maximum(draws.ids, 0), None)
+    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(draws.ids, 0), None)
     log_z = log_z.raised(logits, draws.ids)
     log_probs, _ = log_z.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, APPROXIMATE.name, log_z.rounded())
@@ -268,12 +272,12 @@ def _found(
     An id below a floor may be missing: neither do filters leave it nor does it win, unless by much
     noise. If `summed`, also the head's estimate of log Z.
     """
-    rows, size = len(query.hidden), query.index.vocab_size
+    rows, size = len(query.hidden_states), query.index.vocab_size
     k = min(most or size, size)
     if query.edits is not None or not _selects(query, k):
         return _best(query, most)[0], _no_floors(rows), None
     head = cast(SketchHead, query.head)
-    best, floors = head.needed(query.hidden, k, query.options(how), summed=summed)
+    best, floors = head.needed(query.hidden_states, k, query.options(how), summed=summed)
     found, log_z = found_by(head, best, query.scale, summed)
     return found, floors, log_z
 
@@ -286,9 +290,9 @@ def _beyond(
     edits = (query.edits or no_edits(rows)).arrays
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
-        best_sample.entry(), index.softmax.address, query.hidden, best.ids, best.logits, floors,
-        how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id, *edits, log_z, ids,
-        scanned,
+        best_sample.entry(), index.softmax.address, query.hidden_states, best.ids, best.logits,
+        floors, how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id, *edits,
+        log_z, ids, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
     scanned = np.minimum(scanned + best.provenance.scanned, index.vocab_size)
@@ -336,7 +340,7 @@ def _unscored(ids: Int32, provenance: Provenance) -> Draws:
 
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
     """Draw from lists; `bounded`: proven to hold all that is drawn from."""
-    rows = len(query.hidden)
+    rows = len(query.hidden_states)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
     scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
     noise = how.seeds, how.step, scale
@@ -355,7 +359,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
         name = next(name for name in names if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
-    proven, handed = np.empty((2, len(query.hidden)), np.bool_)
+    proven, handed = np.empty((2, len(query.hidden_states)), np.bool_)
     proven.fill(drawn.proven)
     handed.fill(fallback)
     provenance = Provenance(proven, drawn.scanned, handed)
@@ -367,7 +371,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
     assert log_z is not None, "filters are met by heads that find log Z"
-    logits = token_logits(query.index.softmax, query.hidden, drawn.ids, query.edits)
+    logits = token_logits(query.index.softmax, query.hidden_states, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
@@ -386,13 +390,13 @@ def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
 
 def _draw_lazily(query: Query, how: Sampling) -> _Drawn:
     """Draw as exactly as the head's TRUSTED best ids: ids that it does not scan count as worse."""
-    hidden, index = query.hidden, query.index
-    rows, k = len(hidden), min(TRUSTED, index.vocab_size)
-    floors = query.head.topk(hidden, k).logits[:, -1].astype(np.float64)
+    hidden_states, index = query.hidden_states, query.index
+    rows, k = len(hidden_states), min(TRUSTED, index.vocab_size)
+    floors = query.head.topk(hidden_states, k).logits[:, -1].astype(np.float64)
     listed, address = query._replace(k=k).listed(), index.softmax.address
     ids, computed = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     noise = how.seeds, how.step, query.scale
-    refuse_first([lazy_sample(address, hidden, *noise, *listed, floors, ids, computed)])
+    refuse_first([lazy_sample(address, hidden_states, *noise, *listed, floors, ids, computed)])
     scanned = (np.diff(listed.offsets) + computed).astype(np.int32)
     return _Drawn(ids, False, scanned, SAMPLED)
 
@@ -444,14 +448,14 @@ def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[
 
 def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
     """Return the best ids that edits leave, up to `most` (0: all), and [B] how many."""
-    softmax, head, hidden, size = query.index.softmax, *query[1:3], query.index.vocab_size
+    softmax, head, hidden_states, size = query.index.softmax, *query[1:3], query.index.vocab_size
     if query.edits is None:
         k = min(most or size, size)
-        return best_unedited(softmax, head, hidden, k), np.full(len(hidden), k)
+        return best_unedited(softmax, head, hidden_states, k), np.full(len(hidden_states), k)
     wanted = query.edits.remaining(size)
     if most > 0:
         wanted = np.minimum(wanted, most)
-    return best_edited(softmax, head, hidden, wanted, query.edits), wanted
+    return best_edited(softmax, head, hidden_states, wanted, query.edits), wanted
 
 
 def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:

@@ -78,8 +78,8 @@ class ShardedDecoder(Decoder):
         self.vocab_size, self.digest = shards[0].vocab_size, shards[0].softmax_sha256
         self._pools = [ThreadPoolExecutor(CALLS_AT_ONCE) for _ in shards]
 
-    def _rows(self, hidden: ArrayLike) -> Float32:
-        return as_hidden(hidden)
+    def _rows(self, hidden_states: ArrayLike) -> Float32:
+        return as_hidden(hidden_states)
 
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """See `Decoder`."""
@@ -88,17 +88,21 @@ class ShardedDecoder(Decoder):
     def ask(
         self,
         question: Callable[[ShardRequest], ShardCandidates],
-        hidden: Float32,
+        hidden_states: Float32,
         constraints: Constraints | None,
         least: int = 1,
     ) -> ShardCandidates:
-        """Return the merged answers to a question about `hidden` [B, D]; all calls have ended.
+        """Return the merged answers about `hidden_states` [B, D]; all calls have ended.
 
         If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
         with fewer than `least` allowed ids; ShardUnavailable.
         """
-        check_finite(hidden)
-        rows, left, share = len(hidden), time_left(), 0.5 if self.missing == "answer" else 1.0
+        check_finite(hidden_states)
+        rows, left, share = (
+            len(hidden_states),
+            time_left(),
+            0.5 if self.missing == "answer" else 1.0,
+        )
         deadline = None if left is None else monotonic() + share * left
         sets = None if constraints is None else constraints.for_rows(rows)
         parts = [ShardRequest.of(shard, sets, rows) for shard in self.shards]
@@ -155,22 +159,24 @@ class ShardedEngine(EngineBase):
         self._closely = {**self._spec, "normalizer": spec.get("normalizer") or FULL.name}
 
     def _topk(self, request: TopKRequest) -> TopKReply:
-        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
+        started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         k, constraints = checked_k(request.k, self._decoder.vocab_size), request.constraints
-        question = partial(ShardRequest.best, hidden=hidden, k=k, spec=self._spec)
-        best = best_of(self._decoder.ask(question, hidden, constraints, k), k)
+        question = partial(ShardRequest.best, hidden_states=hidden_states, k=k, spec=self._spec)
+        best = best_of(self._decoder.ask(question, hidden_states, constraints, k), k)
         log_z = NO_LOG_Z if best.answer.log_z is None else log_z_of(best).rounded()
         answer = self._origin(started, best, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
         """Return logit - log Z of the ids; never `proven`, as logits come rounded."""
-        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
+        started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         token_ids, constraints = request.token_ids, request.constraints
         rows, count = token_ids.shape
         check_ids(token_ids, self._decoder.vocab_size, "token_ids")
-        question = partial(ShardRequest.score, hidden=hidden, ids=token_ids, spec=self._spec)
-        found = self._decoder.ask(question, hidden, constraints)
+        question = partial(
+            ShardRequest.score, hidden_states=hidden_states, ids=token_ids, spec=self._spec
+        )
+        found = self._decoder.ask(question, hidden_states, constraints)
         log_z = log_z_of(found)
         log_probs, _ = log_z.log_probs(found.logits.max(axis=1), token_ids)
         found = proven_where(np.zeros(rows, np.bool_), found)
@@ -179,7 +185,7 @@ class ShardedEngine(EngineBase):
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
-        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
+        started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
@@ -188,14 +194,20 @@ class ShardedEngine(EngineBase):
                 raise InvalidRequest(name, value, f"{off:g} over shards, or a top_k beside it")
         if how.top_k:
             k = min(how.top_k, self._decoder.vocab_size)
-            question = partial(ShardRequest.best, hidden=hidden, k=k, spec=self._plain)
-            found = filtered(best_of(self._decoder.ask(question, hidden, constraints), k), how)
+            question = partial(
+                ShardRequest.best, hidden_states=hidden_states, k=k, spec=self._plain
+            )
+            found = filtered(
+                best_of(self._decoder.ask(question, hidden_states, constraints), k), how
+            )
             lists = found.ids[:, None], found.logits[:, None]
             log_z = LogZ.estimate(np.logaddexp.reduce(found.logits, axis=1), 1.0)
             source["normalizer"] = CANDIDATES.name
         else:
-            question = partial(ShardRequest.draws, hidden=hidden, how=how, spec=self._closely)
-            found = self._decoder.ask(question, hidden, constraints)
+            question = partial(
+                ShardRequest.draws, hidden_states=hidden_states, how=how, spec=self._closely
+            )
+            found = self._decoder.ask(question, hidden_states, constraints)
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
         ids, logits, sure = winners(*lists, found.logit_error, how)
         log_probs, _ = log_z.log_probs(logits, ids)
@@ -203,19 +215,21 @@ class ShardedEngine(EngineBase):
         return SampleReply(ids, log_probs, self._origin(started, found, log_z.rounded(), **source))
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
-        started, hidden = perf_counter_ns(), as_hidden(request.hidden)
+        started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         beams, constraints = request.beams, request.constraints
-        check_finite(hidden)
+        check_finite(hidden_states)
         check_ids(np.array(beams.eos_ids, np.int32), self._decoder.vocab_size, "eos_ids")
         live, k = np.flatnonzero(~beams.finished), min(beams.beams_out, self._decoder.vocab_size)
-        sets = None if constraints is None else constraints.for_rows(len(hidden)).take(live)
-        hidden = hidden[live]
+        sets = None if constraints is None else constraints.for_rows(len(hidden_states)).take(live)
+        hidden_states = hidden_states[live]
 
         def question(part: ShardRequest) -> ShardCandidates:
-            every = ShardRequest.of(part.shard, None, len(live)).best(hidden, 1, self._closely)
-            return part.best(hidden, k, self._plain)._replace(log_z=every.log_z)
+            every = ShardRequest.of(part.shard, None, len(live)).best(
+                hidden_states, 1, self._closely
+            )
+            return part.best(hidden_states, k, self._plain)._replace(log_z=every.log_z)
 
-        best = best_of(self._decoder.ask(question, hidden, sets, least=0), k)
+        best = best_of(self._decoder.ask(question, hidden_states, sets, least=0), k)
         log_z = log_z_of(best)
         log_z.fields[:, LOW] -= best.logit_error
         log_z.fields[:, HIGH] += best.logit_error
@@ -234,9 +248,9 @@ class ShardedEngine(EngineBase):
         )  # fmt: skip
 
 
-def check_finite(hidden: Float32) -> None:
-    """InvalidRequest for the first row of hidden [B, D] that is not finite."""
-    if not (finite := np.isfinite(hidden).all(axis=1)).all():
+def check_finite(hidden_states: Float32) -> None:
+    """InvalidRequest for the first row of hidden_states [B, D] that is not finite."""
+    if not (finite := np.isfinite(hidden_states).all(axis=1)).all():
         refuse_row(int(finite.argmin()))
 
 

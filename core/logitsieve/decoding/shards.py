@@ -102,35 +102,39 @@ class ShardRequest(NamedTuple):
         allowed = np.setdiff1d(keys_of_sets(part.allowed, size, "constraints.allowed"), banned)
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
-    def best(self, hidden: Float32, k: int, spec: Mapping[str, Any]) -> ShardCandidates:
+    def best(self, hidden_states: Float32, k: int, spec: Mapping[str, Any]) -> ShardCandidates:
         """Return the k best ids of the shard, or all allowed ones."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
-            ids, logits, answer = self.shard.decoder.topk(hidden[rows], count, **keywords)
+            ids, logits, answer = self.shard.decoder.topk(hidden_states[rows], count, **keywords)
             return ids, logits, HALF_PLACE * np.abs(logits).max(axis=1), answer
 
         return self._ask(question, np.minimum(k, self.left), k, spec)
 
-    def score(self, hidden: Float32, ids: Int32, spec: Mapping[str, Any]) -> ShardCandidates:
+    def score(self, hidden_states: Float32, ids: Int32, spec: Mapping[str, Any]) -> ShardCandidates:
         """Return log Z of the allowed ids, and the logits of ids [B, T] of the softmax."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             token_ids = np.where(mine, local, 0)[rows]
-            log_probs, answer = self.shard.decoder.score(hidden[rows], token_ids, **keywords)
+            log_probs, answer = self.shard.decoder.score(hidden_states[rows], token_ids, **keywords)
             logits, logit_error = _logits(log_probs, answer)
             return token_ids, np.where(mine[rows], logits, -np.inf), logit_error, answer
 
         counts = np.where(self.left > 0, ids.shape[1], 0)
         return self._ask(question, counts, ids.shape[1], spec)
 
-    def draws(self, hidden: Float32, how: Sampling, spec: Mapping[str, Any]) -> ShardCandidates:
+    def draws(
+        self, hidden_states: Float32, how: Sampling, spec: Mapping[str, Any]
+    ) -> ShardCandidates:
         """Return the shard's own draws [B, N] at the temperature, without other filters."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             keywords |= {"seeds": how.seeds[rows], "step": how.step, "temperature": how.temperature}
-            ids, log_probs, answer = self.shard.decoder.sample(hidden[rows], count, **keywords)
+            ids, log_probs, answer = self.shard.decoder.sample(
+                hidden_states[rows], count, **keywords
+            )
             return ids, *_logits(log_probs, answer), answer
 
         counts = np.where(self.left > 0, how.samples, 0)

@@ -21,35 +21,43 @@ BATCHES = (1, 2, 4, 8, 16, 64)
 
 
 class Timed(Protocol):
-    def topk(self, hidden: ArrayLike, k: int) -> TopK: ...
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK: ...
 
     def warm(self) -> None: ...
 
 
 def us_per_row(
-    head: Timed, hidden: Float32, k: int, batch: int, calls: int = CALLS, limit_ns: int = LIMIT_NS
-) -> float:
-    """Return microseconds a row of a head's `topk`: see `least_us`."""
-    head.warm()
-    return least_us(lambda rows: head.topk(rows, k), hidden, batch, calls, limit_ns)
-
-
-def least_us(
-    call: Callable[[Float32], object],
-    hidden: Float32,
+    head: Timed,
+    hidden_states: Float32,
+    k: int,
     batch: int,
     calls: int = CALLS,
     limit_ns: int = LIMIT_NS,
 ) -> float:
-    """Return microseconds a row: the mean over batches of `batch` rows from `hidden` [N, D].
+    """Return microseconds a row of a head's `topk`: see `least_us`."""
+    head.warm()
+    return least_us(lambda rows: head.topk(rows, k), hidden_states, batch, calls, limit_ns)
+
+
+def least_us(
+    call: Callable[[Float32], object],
+    hidden_states: Float32,
+    batch: int,
+    calls: int = CALLS,
+    limit_ns: int = LIMIT_NS,
+) -> float:
+    """Return microseconds a row: the mean over batches of `batch` rows from `hidden_states` [N, D].
 
     A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows only
-    some batches, they are spread over `hidden`; too few rows are repeated. After `limit_ns` only
-    the first LEAST_CALLS calls begin.
+    some batches, they are spread over `hidden_states`; too few rows are repeated. After `limit_ns`
+    only the first LEAST_CALLS calls begin.
     """
-    if len(hidden) < batch:
-        hidden = np.resize(hidden, (batch, hidden.shape[1]))
-    batches = [hidden[start : start + batch] for start in range(0, len(hidden) - batch + 1, batch)]
+    if len(hidden_states) < batch:
+        hidden_states = np.resize(hidden_states, (batch, hidden_states.shape[1]))
+    batches = [
+        hidden_states[start : start + batch]
+        for start in range(0, len(hidden_states) - batch + 1, batch)
+    ]
     batches = batches[:: -(-len(batches) // max(1, calls // REPEATS))]
     call(batches[0])
     least: dict[int, int] = {}

@@ -40,15 +40,15 @@ def joined(parts: list[Ranked]) -> Ranked:
     return parts[0] if len(parts) == 1 else Ranked(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def rank(matrix: DeviceMatrix, hidden: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def rank(matrix: DeviceMatrix, hidden_states: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of distinct int32 ids [B, M], -1 for none, and their exact logits."""
     ids = ids.sort(dim=1).values  # for a stable sort: ties by id
-    logits, places = matrix.logits64(hidden, ids).sort(dim=1, descending=True, stable=True)
+    logits, places = matrix.logits64(hidden_states, ids).sort(dim=1, descending=True, stable=True)
     return ids.gather(1, places[:, :k]), logits[:, :k]
 
 
-def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
-    """Return the k best of all V ids for admissible rows of hidden [B, D].
+def rank_by_scores(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranked:
+    """Return the k best of all V ids for admissible rows of hidden_states [B, D].
 
     With s a row's k-th largest float32 logit, each within `slack` of the exact one before the bias
     was added, k exact logits are at least s - slack. So the float32 logit of each of the k best is
@@ -57,19 +57,21 @@ def rank_by_scores(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
     row stays open.
     """
     vocab_size = matrix.vocab_size
-    scores, chosen = matrix.scores(hidden).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
+    scores, chosen = matrix.scores(hidden_states).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
     worst = scores[:, k - 1].double()
-    floor = worst - 2.0 * (1.0 + BIAS_ERROR) * matrix.slack(hidden) - BIAS_ERROR * worst.abs()
+    floor = (
+        worst - 2.0 * (1.0 + BIAS_ERROR) * matrix.slack(hidden_states) - BIAS_ERROR * worst.abs()
+    )
     settled = scores[:, -1].double() < floor
     if scores.shape[1] == vocab_size:
         settled = torch.ones_like(settled)
     scanned = torch.where(settled, vocab_size, -1).int()
-    return Ranked(*rank(matrix, hidden, chosen.int(), k), settled, scanned)
+    return Ranked(*rank(matrix, hidden_states, chosen.int(), k), settled, scanned)
 
 
-def rank_all(matrix: DeviceMatrix, hidden: Tensor, k: int) -> Ranked:
-    logits, ids = matrix.logits64(hidden).sort(dim=1, descending=True, stable=True)
-    proven = torch.ones(len(hidden), dtype=torch.bool, device=hidden.device)
+def rank_all(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranked:
+    logits, ids = matrix.logits64(hidden_states).sort(dim=1, descending=True, stable=True)
+    proven = torch.ones(len(hidden_states), dtype=torch.bool, device=hidden_states.device)
     return Ranked(ids[:, :k].int(), logits[:, :k], proven, proven.int() * matrix.vocab_size)
 
 
@@ -90,12 +92,12 @@ class DeviceHead(Head):
         return self._softmax.on_device
 
     @abstractmethod
-    def find(self, hidden: Tensor, k: int) -> Ranked:
-        """Return the k best for admissible rows of hidden [B, D]; rows may be left open."""
+    def find(self, hidden_states: Tensor, k: int) -> Ranked:
+        """Return the k best for admissible rows of hidden_states [B, D]; rows may be left open."""
 
-    def finish(self, hidden: Tensor, k: int) -> Ranked:
+    def finish(self, hidden_states: Tensor, k: int) -> Ranked:
         assert isinstance(self._fallback, DeviceHead)
-        return self._fallback.find_all(hidden, k, True)
+        return self._fallback.find_all(hidden_states, k, True)
 
     def must_finish(self, k: int) -> bool:
         """Return True if open rows are likely, so that a tensor's, too, are finished."""
@@ -103,18 +105,18 @@ class DeviceHead(Head):
 
     @property
     def columns(self) -> int:
-        """The numbers that `find` holds for a row of hidden."""
+        """The numbers that `find` holds for a row of hidden_states."""
         return self._vocab_size
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """Return the k best tokens of each row of `hidden` [B, D] or [D].
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
+        """Return the k best tokens of each row of `hidden_states` [B, D] or [D].
 
         A tensor on the device is answered in tensors there, mostly without waiting. `proven` is
         False for an open row, and for one not finite or too large: its ids are -1, its logits NaN.
         """
-        if (tensor := self.device_rows(hidden)) is None:
-            hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-            with self.uploaded(hidden) as rows:
+        if (tensor := self.device_rows(hidden_states)) is None:
+            hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
+            with self.uploaded(hidden_states) as rows:
                 found: Any = self._answer(rows, k, True)
                 ids, logits, proven, scanned = map(to_host, found)
                 return TopK(ids, logits, proven, scanned, proven & (not self.proves))
@@ -131,37 +133,37 @@ class DeviceHead(Head):
                 found.proven & fits & (not self.proves),
             )
 
-    def device_rows(self, hidden: Any) -> Any:
+    def device_rows(self, hidden_states: Any) -> Any:
         """Return float32 [B, D] of a tensor on the device (or InvalidRequest), else None."""
-        if not isinstance(hidden, Tensor) or hidden.device != self.matrix.device:
+        if not isinstance(hidden_states, Tensor) or hidden_states.device != self.matrix.device:
             return None
-        rows = hidden[None] if hidden.ndim == 1 else hidden
+        rows = hidden_states[None] if hidden_states.ndim == 1 else hidden_states
         if rows.ndim != 2 or rows.shape[1] != self._dim or not len(rows):
-            got = f"shape {list(hidden.shape)}"
-            raise InvalidRequest("hidden", got, f"[B, {self._dim}] or [{self._dim}], B >= 1")
+            got = f"shape {list(hidden_states.shape)}"
+            raise InvalidRequest("hidden_states", got, f"[B, {self._dim}] or [{self._dim}], B >= 1")
         if not rows.is_floating_point():
-            raise InvalidRequest("hidden", f"dtype {rows.dtype}", "a floating type")
+            raise InvalidRequest("hidden_states", f"dtype {rows.dtype}", "a floating type")
         return rows.detach().float()
 
     @contextmanager
-    def uploaded(self, hidden: Float32) -> Iterator[Tensor]:
+    def uploaded(self, hidden_states: Float32) -> Iterator[Tensor]:
         device = self.matrix.device
         with computing(device), timed(device):
-            rows = to_device(hidden, device)
+            rows = to_device(hidden_states, device)
             fits = self.matrix.admissible(rows)
             if not bool(fits.all()):
                 refuse_row(int(fits.int().argmin()))
             yield rows
 
-    def find_all(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
+    def find_all(self, hidden_states: Tensor, k: int, finished: bool) -> Ranked:
         """Return the k best for admissible rows; `finished` waits, and leaves no row open."""
-        slices = self.matrix.slices(len(hidden), self.columns)
-        found = joined([self.find(hidden[part], k) for part in slices])
+        slices = self.matrix.slices(len(hidden_states), self.columns)
+        found = joined([self.find(hidden_states[part], k) for part in slices])
         if finished and (open_ := (found.scanned < 0).nonzero()[:, 0]).numel():
-            found.replace(open_, self.finish(hidden[open_], k))
+            found.replace(open_, self.finish(hidden_states[open_], k))
         return found
 
-    def _answer(self, hidden: Tensor, k: int, finished: bool) -> Ranked:
-        found = self.find_all(hidden, k, finished)
+    def _answer(self, hidden_states: Tensor, k: int, finished: bool) -> Ranked:
+        found = self.find_all(hidden_states, k, finished)
         scanned = torch.where(found.scanned < 0, self._vocab_size, found.scanned)
         return found._replace(logits=found.logits.float(), scanned=scanned.int())

@@ -32,23 +32,23 @@ class GpuEngine(LocalEngine):
     answering: Any  # a DeviceHead
 
     @staticmethod
-    def rows(index: Index, hidden: Any) -> Any:
+    def rows(index: Index, hidden_states: Any) -> Any:
         """Return [B, D]: a tensor for one on the index's device, else a float32 array."""
         full: Any = index.head("full")
-        tensor = full.device_rows(hidden)
-        return ready_hidden(hidden, index.dim) if tensor is None else tensor
+        tensor = full.device_rows(hidden_states)
+        return ready_hidden(hidden_states, index.dim) if tensor is None else tensor
 
     def answer(self, request: Request[R]) -> R:
         """Answer a request about tensors in tensors, and about arrays as `LocalEngine` does."""
-        hidden: Any = request.hidden
+        hidden_states: Any = request.hidden_states
         reply: Any
-        if not isinstance(hidden, Tensor):
+        if not isinstance(hidden_states, Tensor):
             return super().answer(request)
         plain = request.constraints is None and not self.normalizer
         if not isinstance(request, TopKRequest) or not plain:
-            reply = super().answer(replace(request, hidden=to_host(hidden)))
-            return cast("R", _on(reply, hidden.device))
-        started, top = perf_counter_ns(), self.answering.topk(hidden, request.k)
+            reply = super().answer(replace(request, hidden_states=to_host(hidden_states)))
+            return cast("R", _on(reply, hidden_states.device))
+        started, top = perf_counter_ns(), self.answering.topk(hidden_states, request.k)
         # Other rows are open: no head promises anything of them.
         provenance = Provenance(*top[2:])
         reply = TopKReply(top.ids, top.logits, self._origin(started, provenance, ""))
@@ -69,10 +69,10 @@ class GpuBackend:
         }
         return heads, DeviceSoftmax(softmax, self._device)
 
-    def logits(self, full: Any, hidden: Any, ids_BM: Any) -> Tensor | None:
+    def logits(self, full: Any, hidden_states: Any, ids_BM: Any) -> Tensor | None:
         """Return float32 [B, M], -inf for an id outside of V; None unless both are tensors."""
-        tensors = isinstance(hidden, Tensor) and isinstance(ids_BM, Tensor)
-        return full.logits64(hidden, ids_BM).float() if tensors else None
+        tensors = isinstance(hidden_states, Tensor) and isinstance(ids_BM, Tensor)
+        return full.logits64(hidden_states, ids_BM).float() if tensors else None
 
 
 def _on(value: Any, device: torch.device) -> Any:

@@ -34,65 +34,74 @@ class AllRows(DeviceHead):
         super()._prepare()
         self.quick_best = False  # a draw is a pass over W on the device
 
-    def find(self, hidden: Tensor, k: int) -> Ranked:
-        return rank_by_scores(self.matrix, hidden, k)
+    def find(self, hidden_states: Tensor, k: int) -> Ranked:
+        return rank_by_scores(self.matrix, hidden_states, k)
 
-    def finish(self, hidden: Tensor, k: int) -> Ranked:
-        slices = self.matrix.slices(len(hidden))
-        return joined([rank_all(self.matrix, hidden[part], k) for part in slices])
+    def finish(self, hidden_states: Tensor, k: int) -> Ranked:
+        slices = self.matrix.slices(len(hidden_states))
+        return joined([rank_all(self.matrix, hidden_states[part], k) for part in slices])
 
 
 class GpuFull(AllRows, FullHead):
-    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
-        with self.uploaded(hidden) as rows:
+    def log_z(self, hidden_states: Float32, scale: float, edits: Edits | None = None) -> Float64:
+        with self.uploaded(hidden_states) as rows:
             return to_host(self._log_z(rows, scale, edits))
 
     def quick_log_z(
-        self, hidden: Float32, scale: float = 1.0, edits: Edits | None = None
+        self, hidden_states: Float32, scale: float = 1.0, edits: Edits | None = None
     ) -> Float64:
-        return self.log_z(hidden, scale, edits)
+        return self.log_z(hidden_states, scale, edits)
 
     def _pass(
-        self, hidden: Float32, k: int, scale: float, edits: Edits, coded: bool = False
+        self, hidden_states: Float32, k: int, scale: float, edits: Edits, coded: bool = False
     ) -> tuple[Int32, Float64, Float64]:
-        with self.uploaded(hidden) as rows:
+        with self.uploaded(hidden_states) as rows:
             found, log_z = self.find_all(rows, k, True), self._log_z(rows, scale)
             return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
-    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        with self.uploaded(hidden) as rows:
+    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+        with self.uploaded(hidden_states) as rows:
             keys = to_device(options.seeds.view(np.int64), rows.device)
             parts = self._all(rows, options.edits)
             drawn = [draw(logits, keys[part], options) for part, logits in parts]
             ids, log_z = (to_host(torch.cat(each)) for each in zip(*drawn, strict=True))
         return Drawn(ids, log_z, np.full(len(ids), self._vocab_size, np.int32))
 
-    def _log_z(self, hidden: Tensor, scale: float, edits: Edits | None = None) -> Tensor:
-        parts = self._all(hidden, edits)
+    def _log_z(self, hidden_states: Tensor, scale: float, edits: Edits | None = None) -> Tensor:
+        parts = self._all(hidden_states, edits)
         return torch.cat([fields_of(*weights_of(logits, scale)) for _, logits in parts])
 
-    def _all(self, hidden: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
-        for part in self.matrix.slices(len(hidden)):
-            logits = self.matrix.logits64(hidden[part])
+    def _all(self, hidden_states: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
+        for part in self.matrix.slices(len(hidden_states)):
+            logits = self.matrix.logits64(hidden_states[part])
             if edits is not None:
                 offsets, ids, values = edits.arrays
                 ends = offsets[part.start : part.stop + 1]
                 changed = slice(ends[0], ends[-1])
                 rows = np.repeat(np.arange(len(logits)), np.diff(ends))
-                places = (to_device(each, hidden.device).long() for each in (rows, ids[changed]))
-                logits[tuple(places)] = to_device(values[changed], hidden.device)
+                places = (
+                    to_device(each, hidden_states.device).long() for each in (rows, ids[changed])
+                )
+                logits[tuple(places)] = to_device(values[changed], hidden_states.device)
             yield part, logits
 
-    def logits64(self, hidden: Any, ids: Tensor) -> Tensor:
+    def logits64(self, hidden_states: Any, ids: Tensor) -> Tensor:
         """Return exact logits of ids [B, M] on the device (-inf: unknown); or InvalidRequest."""
-        hidden = self.device_rows(hidden)
-        if ids.is_floating_point() or ids.ndim != 2 or len(ids) != len(hidden) or not ids.numel():
+        hidden_states = self.device_rows(hidden_states)
+        if (
+            ids.is_floating_point()
+            or ids.ndim != 2
+            or len(ids) != len(hidden_states)
+            or not ids.numel()
+        ):
             got = f"{ids.dtype} {list(ids.shape)}"
-            raise InvalidRequest("ids", got, f"integers [{len(hidden)}, M], M >= 1")
+            raise InvalidRequest("ids", got, f"integers [{len(hidden_states)}, M], M >= 1")
         with computing(self.matrix.device):
             inside = ids.masked_fill((ids < 0) | (ids >= self._vocab_size), -1)
-            logits = self.matrix.logits64(hidden, inside.to(hidden.device, torch.int32))
-            return logits.masked_fill(~self.matrix.admissible(hidden)[:, None], torch.nan)
+            logits = self.matrix.logits64(
+                hidden_states, inside.to(hidden_states.device, torch.int32)
+            )
+            return logits.masked_fill(~self.matrix.admissible(hidden_states)[:, None], torch.nan)
 
 
 class GpuSketch(AllRows, SketchHead):
@@ -105,12 +114,12 @@ class GpuSketch(AllRows, SketchHead):
         return GpuFull(self._softmax)
 
     def log_z(
-        self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
+        self, hidden_states: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        return self._full.log_z(hidden, scale, edits)
+        return self._full.log_z(hidden_states, scale, edits)
 
-    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        return self._full.draw(hidden, options)
+    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+        return self._full.draw(hidden_states, options)
 
 
 class DeviceLists(NamedTuple):
@@ -160,26 +169,26 @@ class GpuScreen(DeviceHead, ScreenHead):
     def must_finish(self, k: int) -> bool:
         return k > self._lists.shortest or self.knobs["escalate"] > -1
 
-    def find(self, hidden: Tensor, k: int) -> Ranked:
-        lists, rows = self._lists, len(hidden)
-        chosen, far = self._routes(hidden)
+    def find(self, hidden_states: Tensor, k: int) -> Ranked:
+        lists, rows = self._lists, len(hidden_states)
+        chosen, far = self._routes(hidden_states)
         lengths = lists.lengths[chosen].masked_fill(far[:, None], 0)
-        place = torch.arange(max(lists.longest, k), device=hidden.device)
+        place = torch.arange(max(lists.longest, k), device=hidden_states.device)
         inside = place < lengths[..., None]
         ids = lists.ids[(lists.starts[chosen][..., None] + place).masked_fill(~inside, 0)]
         ids = ids.masked_fill(~inside, -1).view(rows, -1)
         if chosen.shape[1] > 1:
             ids = _distinct(ids)
-        proven = torch.zeros(rows, dtype=torch.bool, device=hidden.device)
+        proven = torch.zeros(rows, dtype=torch.bool, device=hidden_states.device)
         scanned = lengths.sum(dim=1).masked_fill((ids >= 0).sum(dim=1) < k, -1)
-        return Ranked(*rank(self.matrix, hidden, ids, k), proven, scanned.int())
+        return Ranked(*rank(self.matrix, hidden_states, ids, k), proven, scanned.int())
 
-    def _routes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _routes(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         lists, probes = self._lists, int(self.knobs["probes"])
-        every = lists.clusters.expand(len(hidden), -1)
-        dots = exact_logits(lists.centroids, lists.biases, hidden, every)
+        every = lists.clusters.expand(len(hidden_states), -1)
+        dots = exact_logits(lists.centroids, lists.biases, hidden_states, every)
         dots, chosen = dots.sort(dim=1, descending=True, stable=True)
-        norms = torch.linalg.vector_norm(hidden, dim=1, dtype=torch.float64)
+        norms = torch.linalg.vector_norm(hidden_states, dim=1, dtype=torch.float64)
         least = self.knobs["escalate"] * norms * lists.reaches[chosen[:, 0]]
         far = (dots[:, 0] < least) & (self.knobs["escalate"] > -1)
         return chosen[:, :probes], far
@@ -210,23 +219,27 @@ class GpuSvd(DeviceHead, SvdHead):
     def must_finish(self, k: int) -> bool:
         return k > self.knobs["candidates"]
 
-    def find(self, hidden: Tensor, k: int) -> Ranked:
+    def find(self, hidden_states: Tensor, k: int) -> Ranked:
         count = int(self.knobs["candidates"])
-        scanned = torch.full((len(hidden),), count, dtype=torch.int32, device=hidden.device)
+        scanned = torch.full(
+            (len(hidden_states),), count, dtype=torch.int32, device=hidden_states.device
+        )
         proven = torch.zeros_like(scanned, dtype=torch.bool)
         if k > count:
-            empty = hidden.new_empty(len(hidden), k)
+            empty = hidden_states.new_empty(len(hidden_states), k)
             return Ranked(empty.int(), empty.double(), proven, scanned.fill_(-1))
-        return Ranked(*rank(self.matrix, hidden, self._chosen(hidden), k), proven, scanned)
+        return Ranked(
+            *rank(self.matrix, hidden_states, self._chosen(hidden_states), k), proven, scanned
+        )
 
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        with self.uploaded(hidden) as rows:
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
+        with self.uploaded(hidden_states) as rows:
             chosen = to_host(self._chosen(rows)).astype(np.int32)
         return np.arange(0, chosen.size + 1, chosen.shape[1]), chosen.ravel()
 
-    def _chosen(self, hidden: Tensor) -> Tensor:
+    def _chosen(self, hidden_states: Tensor) -> Tensor:
         width, count = int(self.knobs["width"]), int(self.knobs["candidates"])
-        turned = hidden @ self._basis[:width].T
+        turned = hidden_states @ self._basis[:width].T
         previews = torch.addmm(self.matrix.bias, turned, self._columns[:, :width].T)
         return previews.topk(count, dim=1).indices.int()
 

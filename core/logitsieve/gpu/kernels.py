@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def exact_logits_kernel(
-    weight, bias, hidden, ids, logits, D, M, row_stride, id_stride,
+    weight, bias, hidden_states, ids, logits, D, M, row_stride, id_stride,
     LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fill logits [B, M]; programs take blocks of a row, then rows."""
@@ -21,7 +21,7 @@ def exact_logits_kernel(
         within = d + lane < D
         mask = known[:, None] & within[None, :]
         w = widened(tl.load(starts + (d + lane)[None, :], mask=mask, other=0))
-        h = tl.load(hidden + row * D + d + lane, mask=within, other=0.0)
+        h = tl.load(hidden_states + row * D + d + lane, mask=within, other=0.0)
         total += w.to(tl.float64) * h.to(tl.float64)[None, :]
     found = pair_sum(total) + tl.load(bias + named, mask=known, other=0.0).to(tl.float64)
     tl.store(logits + row * M + place, tl.where(known, found, float("-inf")), mask=inside)

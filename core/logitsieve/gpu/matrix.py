@@ -28,28 +28,30 @@ LANES = 16
 BLOCK = 32  # ids per program
 
 
-def exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
-    """Return float64 [B, M] logits of int32 ids [B, M] (negative: -inf) for hidden [B, D]."""
-    if hidden.is_cuda:
-        return launch_exact_logits(weight, bias, hidden, ids)
+def exact_logits(weight: Tensor, bias: Tensor, hidden_states: Tensor, ids: Tensor) -> Tensor:
+    """Return float64 [B, M] logits of int32 ids [B, M] (-inf for -1) for hidden_states [B, D]."""
+    if hidden_states.is_cuda:
+        return launch_exact_logits(weight, bias, hidden_states, ids)
     known, rows = ids >= 0, ids.clamp(min=0).long()
     sums = torch.zeros((*ids.shape, LANES), dtype=torch.float64)
-    for start in range(0, hidden.shape[1], LANES):
+    for start in range(0, hidden_states.shape[1], LANES):
         values = weight[:, start : start + LANES][rows].double()
-        sums[..., : values.shape[2]] += values * hidden[:, None, start : start + LANES].double()
+        sums[..., : values.shape[2]] += (
+            values * hidden_states[:, None, start : start + LANES].double()
+        )
     while sums.shape[2] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return torch.where(known, sums[..., 0] + bias.double()[rows], -torch.inf)
 
 
-def launch_exact_logits(weight: Tensor, bias: Tensor, hidden: Tensor, ids: Tensor) -> Tensor:
+def launch_exact_logits(weight: Tensor, bias: Tensor, hidden_states: Tensor, ids: Tensor) -> Tensor:
     rows, count = ids.shape
     if weight.dtype == torch.bfloat16:
         weight = weight.view(torch.int16)  # Triton's interpreter cannot compute in bfloat16
-    logits = torch.empty((rows, count), dtype=torch.float64, device=hidden.device)
+    logits = torch.empty((rows, count), dtype=torch.float64, device=hidden_states.device)
     exact_logits_kernel[(rows * cdiv(count, BLOCK),)](
-        weight, bias, hidden.contiguous(), ids, logits,
-        hidden.shape[1], count, ids.stride(0), ids.stride(1), LANES=LANES, BLOCK=BLOCK,
+        weight, bias, hidden_states.contiguous(), ids, logits,
+        hidden_states.shape[1], count, ids.stride(0), ids.stride(1), LANES=LANES, BLOCK=BLOCK,
     )  # fmt: skip
     return logits
 
@@ -78,38 +80,38 @@ class DeviceMatrix:
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))
 
-    def admissible(self, hidden: Tensor) -> Tensor:
+    def admissible(self, hidden_states: Tensor) -> Tensor:
         """Return [B] True for finite rows too small to overflow any float32 logit."""
-        most = _norms(hidden) * self.largest_norm + self.largest_bias
+        most = _norms(hidden_states) * self.largest_norm + self.largest_bias
         return most <= LARGEST_LOGIT
 
-    def scores(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [B, V] of hidden [B, D]: dots within `slack`, and the bias."""
+    def scores(self, hidden_states: Tensor) -> Tensor:
+        """Return float32 logits [B, V] of hidden_states [B, D]: dots within `slack`, plus bias."""
         require_true_float32(self.device)
         if self.weight.dtype == torch.float32:
-            return torch.matmul(hidden, self.weight.T).add_(self.bias)
-        scores = hidden.new_empty(len(hidden), self.vocab_size)
+            return torch.matmul(hidden_states, self.weight.T).add_(self.bias)
+        scores = hidden_states.new_empty(len(hidden_states), self.vocab_size)
         for start in range(0, self.vocab_size, ROWS_WIDENED):
             part = slice(start, start + ROWS_WIDENED)
-            scores[:, part] = torch.matmul(hidden, self.weight[part].float().T)
+            scores[:, part] = torch.matmul(hidden_states, self.weight[part].float().T)
         return scores.add_(self.bias)
 
-    def slack(self, hidden: Tensor) -> Tensor:
-        """Return float64 [B], the bound on the error of a float32 dot with each row of hidden."""
+    def slack(self, hidden_states: Tensor) -> Tensor:
+        """Return float64 [B], the bound on the error of a float32 dot with each hidden state."""
         count = self.dim + 1
         gamma = count * UNIT32 / (1 - count * UNIT32)
-        return gamma * self.largest_norm * _norms(hidden) + count * UNDERFLOW
+        return gamma * self.largest_norm * _norms(hidden_states) + count * UNDERFLOW
 
-    def logits64(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:
+    def logits64(self, hidden_states: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return exact float64 logits of int32 ids [B, M] (-inf for a negative id), or of all V."""
         if ids is None:
-            ids = self.ids.expand(len(hidden), -1)
-        return exact_logits(self.weight, self.bias, hidden, ids)
+            ids = self.ids.expand(len(hidden_states), -1)
+        return exact_logits(self.weight, self.bias, hidden_states, ids)
 
 
-def _norms(hidden: Tensor) -> Tensor:
+def _norms(hidden_states: Tensor) -> Tensor:
     """Return at least ||h||, float64 [B]; NaN or infinity if h is not finite."""
-    norms: Tensor = torch.linalg.vector_norm(hidden, dim=1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(hidden_states, dim=1, dtype=torch.float64)
     return norms * NORM_SPARE
 
 

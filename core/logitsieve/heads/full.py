@@ -21,7 +21,7 @@ from logitsieve.kernels.topk.merge import FIELDS
 
 
 class DrawOptions(NamedTuple):
-    """Draws from softmax(scale x logits) for B rows of hidden."""
+    """Draws from softmax(scale x logits) for B rows of hidden_states."""
 
     samples: int  # per row
     seeds: UInt64  # [B]
@@ -55,46 +55,46 @@ class FullHead(Head):
         matrix = self._softmax.matrix
         self._describe(self._softmax.descriptor, matrix.row_bytes * matrix.vocab_size)
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        hidden, rows, _ = ready_request(hidden, k, self._dim, self._vocab_size)
+    def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
+        hidden_states, rows, _ = ready_request(hidden_states, k, self._dim, self._vocab_size)
         vocab_size = self._vocab_size
         offsets = np.arange(rows + 1, dtype=np.int64) * vocab_size
         ids = np.tile(np.arange(vocab_size, dtype=np.int32), rows)
-        logits = self._softmax.logits(hidden, offsets, ids)
+        logits = self._softmax.logits(hidden_states, offsets, ids)
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
-    def rough_log_z(self, hidden: Float32, k: int, scale: float) -> BestWithLogZ:
+    def rough_log_z(self, hidden_states: Float32, k: int, scale: float) -> BestWithLogZ:
         """Return `best_with_log_z` with a wider interval, in half the time if W has codes."""
-        return self._best_by_pass(hidden, k, scale, coded=True)
+        return self._best_by_pass(hidden_states, k, scale, coded=True)
 
-    def log_z(self, hidden: Float32, scale: float, edits: Edits | None = None) -> Float64:
+    def log_z(self, hidden_states: Float32, scale: float, edits: Edits | None = None) -> Float64:
         """Return [B, 4] log Z of all e^{scale x}: TOP, VALUE, LOW and HIGH."""
-        rows = len(hidden)
+        rows = len(hidden_states)
         log_z = np.empty((rows, FIELDS))
         options = scale, *(edits or no_edits(rows)).arrays, log_z
-        fill = partial(dense_log_z.entry(), self._address, hidden, *options)
+        fill = partial(dense_log_z.entry(), self._address, hidden_states, *options)
         refuse_first(run_slices(fill, rows, self._threads))
         return log_z
 
     def quick_log_z(
-        self, hidden: Float32, scale: float = 1.0, edits: Edits | None = None
+        self, hidden_states: Float32, scale: float = 1.0, edits: Edits | None = None
     ) -> Float64:
         """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
-        return self._pass(hidden, 0, scale, edits or no_edits(len(hidden)))[2]
+        return self._pass(hidden_states, 0, scale, edits or no_edits(len(hidden_states)))[2]
 
-    def quick_slack(self, hidden: Float32) -> Float64:
+    def quick_slack(self, hidden_states: Float32) -> Float64:
         """Estimate the error of a float32 dot, [B] nats."""
         largest = self._softmax.descriptor[LARGEST_NORM].view(np.float64)
-        norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+        norms = np.linalg.norm(hidden_states.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
 
-    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Draw for each row of hidden [B, D], with log Z to 1e-12."""
-        rows = len(hidden)
+    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+        """Draw for each row of hidden_states [B, D], with log Z to 1e-12."""
+        rows = len(hidden_states)
         samples, seeds, step, scale, edits, top_p, min_p, first_id = options
         ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
         asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows)).arrays
-        draw = partial(gumbel_sample.entry(), self._address, hidden, *asked, ids, log_z)
+        draw = partial(gumbel_sample.entry(), self._address, hidden_states, *asked, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
 

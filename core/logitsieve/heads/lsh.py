@@ -92,7 +92,7 @@ class LshHead(SelectingHead):
         self._tables = int(self.knobs["tables"])
         self._most = int(self.knobs["candidates"]) or self._softmax.vocab_size
 
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
         scratch = self._scratch.__dict__
         if not scratch:
             vocab_size = self._softmax.vocab_size
@@ -100,5 +100,5 @@ class LshHead(SelectingHead):
             scratch["collected"] = np.empty(vocab_size + 1, np.int32)
         tables = (self._arrays[name] for name in ("planes", "shifts", "offsets", "ids"))
         probed, most = (self._order, self._tables), max(self._most, k)
-        offsets, ids = self._select(hidden, *tables, *probed, most, *scratch.values())
+        offsets, ids = self._select(hidden_states, *tables, *probed, most, *scratch.values())
         return offsets, ids

@@ -65,26 +65,26 @@ class ScreenHead(ClusteredHead):
     def _prepare(self) -> None:
         self.estimates_log_z = "outside_rows" in self._arrays
 
-    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+    def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z by the best cluster: the logits of its list, and a fit of all others.
 
         log of their sum is outside_rows[c] . h + outside_biases[c]. Not in the paper.
         """
         if not self.estimates_at(scale, k):
-            return super().best_with_log_z(hidden, k, scale)
-        rows = len(hidden)
+            return super().best_with_log_z(hidden_states, k, scale)
+        rows = len(hidden_states)
         best = empty_best(rows, k)
-        fill = partial(screen_log_z.entry(), self._address, hidden, *best[:4], best.scanned)
+        fill = partial(screen_log_z.entry(), self._address, hidden_states, *best[:4], best.scanned)
         refuse_first(run_slices(fill, rows, self._threads))
         if (rest := np.flatnonzero(best.scanned < 0)).size:
             assert self._fallback
-            found = self._fallback.best_with_log_z(hidden[rest], k)
+            found = self._fallback.best_with_log_z(hidden_states[rest], k)
             best.put(rest, found)
             best.fallback[rest] = True
         return best
 
-    def clusters(self, hidden: Float32) -> Int32:
-        """Return the best cluster of each row of hidden [B, D]; C for an escalated one."""
-        one, clusters = self.with_knobs(probes=1), np.empty((len(hidden), 1), np.int32)
-        refuse_first([screen_routes(one._address, hidden, clusters)])
+    def clusters(self, hidden_states: Float32) -> Int32:
+        """Return the best cluster of each row of hidden_states [B, D]; C for an escalated one."""
+        one, clusters = self.with_knobs(probes=1), np.empty((len(hidden_states), 1), np.int32)
+        refuse_first([screen_routes(one._address, hidden_states, clusters)])
         return clusters[:, 0]

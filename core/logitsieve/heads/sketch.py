@@ -130,10 +130,10 @@ class SketchHead(Head):
         other.most_rows = most_rows
         return other
 
-    def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
+    def _answer_checked(self, hidden_states: Float32, rows: int, k: int) -> TopK:
         if rows <= self.most_rows:
-            return super()._answer_checked(hidden, rows, k)
-        top = self._full.topk(hidden, k)
+            return super()._answer_checked(hidden_states, rows, k)
+        top = self._full.topk(hidden_states, k)
         top.proven.fill(self.proves)  # as in calls of fewer rows
         return top
 
@@ -142,35 +142,35 @@ class SketchHead(Head):
         return self.estimates_log_z and few and (scale <= MOST_SCALE or k >= LEAST_BEST)
 
     def selects(self, k: int, rows: int) -> bool:
-        """Whether `needed` is the fastest way to k best rows for each of so many of hidden."""
+        """Whether `needed` is the fastest way to k best rows for so many hidden states."""
         return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
 
-    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+    def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.
 
         With a `max_error` of 0, for a k of most of V, and cold with few rows, all logits prove it.
         """
         if not self.estimates_at(scale, k):
-            return super().best_with_log_z(hidden, k, scale)
-        noiseless = DrawOptions(0, np.zeros(len(hidden), np.uint64), scale=scale)
-        return self.needed(hidden, k, noiseless, summed=True)[0]
+            return super().best_with_log_z(hidden_states, k, scale)
+        noiseless = DrawOptions(0, np.zeros(len(hidden_states), np.uint64), scale=scale)
+        return self.needed(hidden_states, k, noiseless, summed=True)[0]
 
     def needed(
-        self, hidden: Float32, k: int, options: DrawOptions, *, summed: bool
+        self, hidden_states: Float32, k: int, options: DrawOptions, *, summed: bool
     ) -> tuple[BestWithLogZ, Float64]:
         """Return the k best rows as far as draws need them, and floors [B] of their logits.
 
         Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
         min_p forbids them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
         """
-        best = empty_best(len(hidden), k)
+        best = empty_best(len(hidden_states), k)
         share = log(options.min_p) - CLOSE if options.min_p > 0.0 else -inf
         asked = (
             options.scale, summed, options.seeds, options.step, options.samples, options.first_id,
             log(self._vocab_size / OTHERS), share,
         )  # fmt: skip
         made = (INT32, k), (FLOAT64, k), (FLOAT64, SUMS), (INT32,), (FLOAT64,)
-        refused, found = self._spread(sketch_sums.entry(), hidden, k, asked, *made)
+        refused, found = self._spread(sketch_sums.entry(), hidden_states, k, asked, *made)
         refuse_first(refused)
         ids, logits, sums, computed, floors = found
         merge_shares(ids, logits, best.ids, best.logits)
@@ -180,21 +180,21 @@ class SketchHead(Head):
         best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+    def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
         """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""
-        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        bad, *candidates = certified_candidates(self._address, hidden, k)
+        hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
+        bad, *candidates = certified_candidates(self._address, hidden_states, k)
         refuse_first([bad])
         if not self.proves:
             candidates[-1].fill(np.inf)
         return Candidates(*candidates)
 
-    def bounds(self, hidden: ArrayLike, k: int = 1) -> Bounds:
-        """Bound every logit of one row of hidden [D], exactly for those `topk` computes."""
-        hidden = ready_hidden(hidden, self._dim)[:1]
-        candidates = self.candidates(hidden, k)
+    def bounds(self, hidden_states: ArrayLike, k: int = 1) -> Bounds:
+        """Bound every logit of one row of hidden_states [D], exactly for those `topk` computes."""
+        hidden_states = ready_hidden(hidden_states, self._dim)[:1]
+        candidates = self.candidates(hidden_states, k)
         bounds = np.empty((2, self._vocab_size), np.float32)
-        certified_bounds(self._address, hidden, bounds[0], bounds[1])
+        certified_bounds(self._address, hidden_states, bounds[0], bounds[1])
         bounds[:, candidates.ids] = candidates.logits
         # Printed logits are rounded.
         outward = np.nextafter(bounds, np.array([[-np.inf], [np.inf]], np.float32)).clip(*FINITE)
@@ -208,23 +208,26 @@ class SketchHead(Head):
         )
 
     def log_z(
-        self, hidden: Float32, scale: float, edits: Edits | None = None, width: float = inf
+        self, hidden_states: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
         """Return [B, 4] an estimate of log Z of all e^{scale x} and bounds, at most `width` apart.
 
         All logits are computed, in float32 if that suffices.
         """
-        log_z, off = np.empty((len(hidden), FIELDS)), scale * self._full.quick_slack(hidden)
+        log_z, off = (
+            np.empty((len(hidden_states), FIELDS)),
+            scale * self._full.quick_slack(hidden_states),
+        )
         plain = DENSE_ERROR * off <= width
         for rows, find in ((plain, self._full.quick_log_z), (~plain, self._full.log_z)):
             if rows.any():
                 changed = edits and edits.rows(np.flatnonzero(rows))
-                log_z[rows] = find(hidden[rows], scale, changed)
+                log_z[rows] = find(hidden_states[rows], scale, changed)
         return log_z
 
-    def draw(self, hidden: Float32, options: DrawOptions) -> Drawn:
-        """Return the draws of head `full` for each row of hidden, and an interval of log Z."""
-        return self._full.draw(hidden, options)
+    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+        """Return the draws of head `full` for each hidden state, and an interval of log Z."""
+        return self._full.draw(hidden_states, options)
 
     @cached_property
     def _full(self) -> FullHead:

@@ -49,18 +49,18 @@ class SvdHead(SelectingHead):
         super()._prepare()
         self._select = preview_select.entry()
 
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        rows, count = hidden.shape[0], int(self.knobs["candidates"])
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
+        rows, count = hidden_states.shape[0], int(self.knobs["candidates"])
         selected = np.empty((rows, count), np.int32)
-        self._select(hidden, *self._preview(), selected)
+        self._select(hidden_states, *self._preview(), selected)
         return np.arange(0, selected.size + 1, count), selected.reshape(-1)
 
     def _preview(self) -> tuple[Float32, Float32, Float32, int]:
         arrays, width = self._arrays, int(self.knobs["width"])
         return arrays["basis"], arrays["preview"], self._softmax.bias, width
 
-    def scores(self, hidden: Float32) -> Float32:
+    def scores(self, hidden_states: Float32) -> Float32:
         fours = -(-self._vocab_size // SCORES_AT_ONCE)
-        scores = np.empty((len(hidden), fours * SCORES_AT_ONCE), np.float32)
-        preview_scores(hidden, *self._preview(), scores)
+        scores = np.empty((len(hidden_states), fours * SCORES_AT_ONCE), np.float32)
+        preview_scores(hidden_states, *self._preview(), scores)
         return scores[:, : self._vocab_size]

@@ -33,10 +33,10 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
         raise ValueError("points: the head 'full' at 1 row a call is missing")
 
 
-def pack_contexts(hidden: Float32) -> dict[str, Any]:
+def pack_contexts(hidden_states: Float32) -> dict[str, Any]:
     """Encode the first contexts of [N, D] that fit in calibration.json."""
-    rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden[0].nbytes))
-    first = np.ascontiguousarray(hidden[:rows], "<f4")
+    rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden_states[0].nbytes))
+    first = np.ascontiguousarray(hidden_states[:rows], "<f4")
     text = b64encode(first.tobytes()).decode()
     return {"rows": len(first), "dim": first.shape[1], "float32": text}
 

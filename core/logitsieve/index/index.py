@@ -93,14 +93,14 @@ class Index:
             raise InvalidRequest("head", repr(name or self.default_head), allowed + where)
         return head.with_knobs(**knobs) if knobs else head
 
-    def logits(self, hidden: ArrayLike, ids_BM: ArrayLike) -> Float32:
+    def logits(self, hidden_states: ArrayLike, ids_BM: ArrayLike) -> Float32:
         """Compute exact logits W[ids] . h + b of ids [B, M]; tensors on a GPU for tensors."""
         if self.backend is not None:
-            logits: Float32 | None = self.backend.logits(self.head("full"), hidden, ids_BM)
+            logits: Float32 | None = self.backend.logits(self.head("full"), hidden_states, ids_BM)
             if logits is not None:
                 return logits
         softmax = self.softmax
-        hidden_BD = ready_hidden(hidden, softmax.dim)
+        hidden_BD = ready_hidden(hidden_states, softmax.dim)
         ids = id_rows("ids", ids_BM, len(hidden_BD), self.vocab_size - 1)
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * ids.shape[1]
         return softmax.logits(hidden_BD, offsets, ids.ravel()).reshape(ids.shape)

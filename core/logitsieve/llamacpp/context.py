@@ -1,6 +1,6 @@
 """A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
 
-A decode computes logits, or stops before the output layer with the rows of hidden, in the order in
+A decode computes logits, or stops before the output layer with the hidden states, in the order in
 which llama.cpp computes them: a batch has one sequence, or one token of each of several, and these
 ascending and in one graph.
 """
@@ -41,7 +41,7 @@ class LlamaContext(LlamaModel):
     of its outputs; on one thread by flash attention, which lets `look_ahead` read several tokens at
     once.
 
-    A decode returns llama.cpp's logits [B, V] or, while `headless`, the rows of hidden [B, D]
+    A decode returns llama.cpp's logits [B, V] or, while `headless`, the hidden states [B, D]
     before the output layer, times the architecture's scale of logits. `engine` is one of
     ENGINES, or a build that is open (`XLlamaCpp`).
 
@@ -145,7 +145,7 @@ class LlamaContext(LlamaModel):
         return np.concatenate(outputs)
 
     def read_alone(self, tokens: Sequence[int], *, headless: bool = True) -> Float32:
-        """Read tokens from an empty cache; return rows of hidden, or logits, of every one."""
+        """Read tokens from an empty cache; return hidden states, or logits, of every one."""
         before, self.headless = self.headless, headless
         self.forget()
         try:
@@ -234,11 +234,13 @@ class LlamaContext(LlamaModel):
             self._lengths[sequence] += 1
         if not self.headless:
             return self._logits(context, [place for place, marked in enumerate(marks) if marked])
-        hidden = self._hook.rows()
-        self._refuse_fault(len(hidden), sum(marks))
+        hidden_states = self._hook.rows()
+        self._refuse_fault(len(hidden_states), sum(marks))
         if len(sequences) > 1 and self._hook.graphs > 1:
             raise LogitsieveError("llama.cpp: a step of several sequences was not computed at once")
-        return hidden if self.gguf.scale == 1 else hidden * np.float32(self.gguf.scale)
+        return (
+            hidden_states if self.gguf.scale == 1 else hidden_states * np.float32(self.gguf.scale)
+        )
 
     def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> int:
         """Fill the batch; return the context that these sequences share."""
@@ -350,18 +352,18 @@ class LlamaContext(LlamaModel):
     def _replaced(
         self, tokens: Sequence[tuple[int, int]], given: Float32 | None
     ) -> tuple[Float32, Float32]:
-        """Return rows of hidden and the logits of all tokens, or of the rows `given` for them."""
+        """Return hidden states and the logits of all tokens, or of the rows `given` for them."""
         self.forget()
-        hidden, logits = [], []
+        hidden_states, logits = [], []
         for run in self._runs(sorted({sequence for sequence, _ in tokens})):
             part = [one for one in tokens if one[0] in run]
             context = self._fill(part, [True] * len(part))
             self._hook.begin(COPY if given is None else REPLACE, given)
             self._run(self._api, context)
-            hidden.append(self._hook.rows())
-            self._refuse_fault(len(hidden[-1]), len(part))
+            hidden_states.append(self._hook.rows())
+            self._refuse_fault(len(hidden_states[-1]), len(part))
             logits.append(self._logits(context, range(len(part))))
-        return np.concatenate(hidden), np.concatenate(logits)
+        return np.concatenate(hidden_states), np.concatenate(logits)
 
 
 def _neighbours(ascending: Sequence[int]) -> list[list[int]]:

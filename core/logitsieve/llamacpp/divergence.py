@@ -53,9 +53,9 @@ def compare(
     for tokens in windows:
         start = len(tokens) // 2
         if start + 1 < len(tokens):
-            hidden = reference.read_alone(tokens)[start:-1], model.read_alone(tokens)[start:-1]
+            hidden_states = reference.read_alone(tokens)[start:-1], model.read_alone(tokens)[start:-1]
             parts.append(
-                divergence(reference.gguf, model.gguf, *hidden, np.array(tokens[start + 1 :]))
+                divergence(reference.gguf, model.gguf, *hidden_states, np.array(tokens[start + 1 :]))
             )
         seen += len(tokens)
         progress("compare", seen, 0)
@@ -79,7 +79,7 @@ def divergence(
     layers = (first, hidden_first.astype(np.float64)), (second, hidden_second.astype(np.float64))
     for start in range(0, first.vocab_size, slice_rows):
         rows = slice(start, min(start + slice_rows, first.vocab_size))
-        logits = [_logits(model, hidden, rows) for model, hidden in layers]
+        logits = [_logits(model, hidden_states, rows) for model, hidden_states in layers]
         here = np.flatnonzero((tokens >= rows.start) & (tokens < rows.stop))
         for i, logits_NS in enumerate(logits):
             likeliest, before = logits_NS.argmax(axis=1), top[i].copy()

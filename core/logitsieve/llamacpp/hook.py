@@ -1,4 +1,4 @@
-"""The hook in llama.cpp's graph that takes the rows of hidden before the output layer."""
+"""The hook in llama.cpp's graph that takes the rows of hidden_states before the output layer."""
 
 import ctypes
 from functools import cache

@@ -24,7 +24,7 @@ ROUNDING = 2.0**-16  # of the sum of |w h|: float32 sums in any order
 # Q4_1 and Q5_1 store the sums of h's blocks in float16.
 COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
 CLOSE_TO_CAP = 0.9  # of a cap: beyond it a logit does not tell what was capped
-CHANGED = 2.0**-6  # of a row of hidden: more than other kernels change
+CHANGED = 2.0**-6  # of a row of hidden_states: more than other kernels change
 MANY, ALIKE = 32, 0.25  # tokens at once, which other kernels multiply; of a row's length
 
 Decode = Callable[[Sequence[tuple[int, int]], Float32 | None], tuple[Float32, Float32]]
@@ -37,7 +37,7 @@ class OtherLogits(ValueError):
 def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) -> None:
     """OtherLogits names a difference, or that rows of several sequences come in another order.
 
-    `decode` reads (sequence, token) pairs into an empty cache and returns the rows of hidden
+    `decode` reads (sequence, token) pairs into an empty cache and returns the rows of hidden_states
     [N, D], and the logits [N, V] of these or of the rows that replace them.
     """
     last = gguf.vocab_size - 1
@@ -63,7 +63,7 @@ def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) 
         layer.compare_sizes(given_NV[part], given_ND[part])
 
 
-def representable(hidden: Float32, kind: str) -> Float32:
+def representable(hidden_states: Float32, kind: str) -> Float32:
     """Round h to numbers that stay as they are beside rows of a type: ggml's `vec_dot_type`.
 
     An engine divides h into blocks of 256 or of 32, with the largest of each as the code 127, and
@@ -74,16 +74,16 @@ def representable(hidden: Float32, kind: str) -> Float32:
 
     if kind in FLOATS:
         name = {"F16": "float16", "BF16": "bfloat16"}.get(kind, "float32")
-        return widened(narrowed(np.ascontiguousarray(hidden), name))
+        return widened(narrowed(np.ascontiguousarray(hidden_states), name))
     wide = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][0]
-    blocks = hidden.reshape(-1, wide // 32, 32)
+    blocks = hidden_states.reshape(-1, wide // 32, 32)
     exact = np.abs(blocks).max(axis=(1, 2), keepdims=True) / np.float32(127)
     scale = widened(narrowed(exact, "bfloat16"))
     codes = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
     largest = np.abs(codes).argmax(axis=2)[..., None]
     signs = np.sign(np.take_along_axis(codes, largest, 2))
     np.put_along_axis(codes, largest, 127 * signs, 2)
-    return np.asarray(codes * scale, np.float32).reshape(hidden.shape)
+    return np.asarray(codes * scale, np.float32).reshape(hidden_states.shape)
 
 
 def _refuse_other_past(first_ND: Float32, second_ND: Float32) -> None:

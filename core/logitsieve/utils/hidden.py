@@ -17,52 +17,65 @@ TENSORS = ("torch.float32", "torch.float16", "torch.float64", "torch.bfloat16")
 MASKED = "masked values"
 
 
-def as_hidden(hidden: ArrayLike, dim: int | None = None) -> Float32:
+def as_hidden(hidden_states: ArrayLike, dim: int | None = None) -> Float32:
     """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault."""
-    return np.ascontiguousarray(_to_float32(as_rows(hidden, dim)))
+    return np.ascontiguousarray(_to_float32(as_rows(hidden_states, dim)))
 
 
-def as_wire(hidden: ArrayLike) -> np.ndarray:
-    array = as_rows(hidden)
+def as_wire(hidden_states: ArrayLike) -> np.ndarray:
+    array = as_rows(hidden_states)
     return array if array.dtype in (np.float16, np.uint16) else _to_float32(array)
 
 
-def as_rows(hidden: ArrayLike, dim: int | None = None) -> np.ndarray:
+def as_rows(hidden_states: ArrayLike, dim: int | None = None) -> np.ndarray:
     """Convert any accepted form to [B, D] of its own type, bfloat16 as uint16."""
-    array = _to_numpy(hidden)
+    array = _to_numpy(hidden_states)
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.size == 0:
-        raise InvalidRequest("hidden", f"shape {list(np.shape(hidden))}", HIDDEN_FORMS)
+        raise InvalidRequest(
+            "hidden_states", f"shape {list(np.shape(hidden_states))}", HIDDEN_FORMS
+        )
     if dim is not None and array.shape[1] != dim:
-        raise InvalidRequest("hidden", f"D = {array.shape[1]}", f"D = {dim}, the index's")
+        raise InvalidRequest("hidden_states", f"D = {array.shape[1]}", f"D = {dim}, the index's")
     if array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     if array.dtype not in ACCEPTED:
-        raise InvalidRequest("hidden", f"dtype {array.dtype}", HIDDEN_FORMS)
+        raise InvalidRequest("hidden_states", f"dtype {array.dtype}", HIDDEN_FORMS)
     return array
 
 
-def _to_numpy(hidden: ArrayLike) -> np.ndarray:
-    if isinstance(hidden, np.ndarray):
-        if np.ma.is_masked(hidden):
-            raise InvalidRequest("hidden", MASKED, HIDDEN_FORMS)
-        return np.asarray(hidden)  # drops the mask's class
-    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden).__mro__):
-        if hidden.device.type != "cpu":
-            raise InvalidRequest("hidden", f"a tensor on {hidden.device}", "a CPU tensor")
-        if str(hidden.dtype) not in TENSORS or hidden.layout != sys.modules["torch"].strided:
-            raise InvalidRequest("hidden", f"dtype {hidden.dtype}, {hidden.layout}", HIDDEN_FORMS)
-        tensor = hidden.detach()
+def _to_numpy(hidden_states: ArrayLike) -> np.ndarray:
+    if isinstance(hidden_states, np.ndarray):
+        if np.ma.is_masked(hidden_states):
+            raise InvalidRequest("hidden_states", MASKED, HIDDEN_FORMS)
+        return np.asarray(hidden_states)  # drops the mask's class
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(hidden_states).__mro__):
+        if hidden_states.device.type != "cpu":
+            raise InvalidRequest(
+                "hidden_states", f"a tensor on {hidden_states.device}", "a CPU tensor"
+            )
+        if (
+            str(hidden_states.dtype) not in TENSORS
+            or hidden_states.layout != sys.modules["torch"].strided
+        ):
+            raise InvalidRequest(
+                "hidden_states",
+                f"dtype {hidden_states.dtype}, {hidden_states.layout}",
+                HIDDEN_FORMS,
+            )
+        tensor = hidden_states.detach()
         if str(tensor.dtype) == "torch.bfloat16":  # numpy lacks it
             int16 = sys.modules["torch"].int16
             return np.asarray(tensor.contiguous().view(int16).numpy()).view(np.uint16)
         return np.asarray(tensor.numpy())
     try:
-        array = np.asarray(hidden)
+        array = np.asarray(hidden_states)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest("hidden", f"a ragged {type(hidden).__name__}", HIDDEN_FORMS) from error
-    if array.dtype == np.int64 and isinstance(hidden, (list, tuple)):
+        raise InvalidRequest(
+            "hidden_states", f"a ragged {type(hidden_states).__name__}", HIDDEN_FORMS
+        ) from error
+    if array.dtype == np.int64 and isinstance(hidden_states, (list, tuple)):
         return array.astype(np.float32)
     return array
 

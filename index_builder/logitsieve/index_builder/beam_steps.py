@@ -54,11 +54,13 @@ class StepJudge:
         return Steps(mean, lower_bound(share_G), right, error)
 
 
-def step_us(head: Head, hidden: Float32, batch: int, limit_ns: int) -> float:
+def step_us(head: Head, hidden_states: Float32, batch: int, limit_ns: int) -> float:
     """Return microseconds a row of `best_with_log_z` for the pairs of a step, as `us_per_row`."""
     k = _pairs_of(head)
-    head.best_with_log_z(hidden[:1], k)
-    return least_us(lambda rows: head.best_with_log_z(rows, k), hidden, batch, limit_ns=limit_ns)
+    head.best_with_log_z(hidden_states[:1], k)
+    return least_us(
+        lambda rows: head.best_with_log_z(rows, k), hidden_states, batch, limit_ns=limit_ns
+    )
 
 
 def _pairs_of(head: Head) -> int:

@@ -52,14 +52,14 @@ class FitResult:
 
 
 class Trial(NamedTuple):
-    hidden: Float32
+    hidden_states: Float32
     k: int
 
     def us(self, head: Head, batch: int = 1) -> float:
-        return us_per_row(head, self.hidden, self.k, batch)
+        return us_per_row(head, self.hidden_states, self.k, batch)
 
     def scanned(self, head: Head) -> float:
-        return float(head.topk(self.hidden, self.k).scanned.mean())
+        return float(head.topk(self.hidden_states, self.k).scanned.mean())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -223,7 +223,7 @@ def label_counts(inputs: FitInputs) -> Int64:
 
 
 def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
-    """(hidden [H, D], labels [H, K]): held-out contexts at equal distances, best labels first."""
+    """(hidden_states [H, D], labels [H, K]): held-out, at equal distances, best labels first."""
     rows = inputs.heldout.rows
     count = min(JUDGED, rows)
     taken = np.arange(count) * rows // count
@@ -251,7 +251,7 @@ def exact_labels(
         try:
             labels[part] = next(results)
         except InvalidRequest as error:
-            if (row := re.fullmatch(r"hidden\[(\d+)\]", error.field)) is None:
+            if (row := re.fullmatch(r"hidden_states\[(\d+)\]", error.field)) is None:
                 raise
             field = f"{contexts.field}[{contexts.number(part.start + int(row[1]))}]"
             raise InvalidRequest(field, error.got, error.allowed) from error

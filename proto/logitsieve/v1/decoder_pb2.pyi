@@ -168,16 +168,16 @@ class RowRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class TopKRequest(_message.Message):
-    __slots__ = ("model_spec", "hidden", "k", "constraints")
+    __slots__ = ("model_spec", "hidden_states", "k", "constraints")
     MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
-    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATES_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     model_spec: ModelSpec
-    hidden: Tensor
+    hidden_states: Tensor
     k: int
     constraints: Constraints
-    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., k: _Optional[int] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., k: _Optional[int] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
 
 class TopKResponse(_message.Message):
     __slots__ = ("answer", "ids", "logits")
@@ -190,9 +190,9 @@ class TopKResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ids: _Optional[_Union[Tensor, _Mapping]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class BeamStepRequest(_message.Message):
-    __slots__ = ("model_spec", "hidden", "scores", "lengths", "finished", "beams_in", "beams_out", "eos_ids", "length_penalty", "constraints")
+    __slots__ = ("model_spec", "hidden_states", "scores", "lengths", "finished", "beams_in", "beams_out", "eos_ids", "length_penalty", "constraints")
     MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
-    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATES_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +202,7 @@ class BeamStepRequest(_message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     model_spec: ModelSpec
-    hidden: Tensor
+    hidden_states: Tensor
     scores: Tensor
     lengths: Tensor
     finished: Tensor
@@ -211,7 +211,7 @@ class BeamStepRequest(_message.Message):
     eos_ids: _containers.RepeatedScalarFieldContainer[int]
     length_penalty: float
     constraints: Constraints
-    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ..., beams_in: _Optional[int] = ..., beams_out: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., length_penalty: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ..., beams_in: _Optional[int] = ..., beams_out: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., length_penalty: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
 
 class BeamStepResponse(_message.Message):
     __slots__ = ("answer", "parents", "tokens", "scores", "normalized_scores", "finished")
@@ -230,9 +230,9 @@ class BeamStepResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., parents: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., normalized_scores: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("model_spec", "hidden", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs")
+    __slots__ = ("model_spec", "hidden_states", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs")
     MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
-    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SEEDS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -243,7 +243,7 @@ class SampleRequest(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     model_spec: ModelSpec
-    hidden: Tensor
+    hidden_states: Tensor
     samples: int
     seeds: Tensor
     step: int
@@ -253,7 +253,7 @@ class SampleRequest(_message.Message):
     min_p: float
     constraints: Constraints
     log_probs: bool
-    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., log_probs: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., log_probs: _Optional[bool] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
     __slots__ = ("answer", "ids", "log_probs")
@@ -266,16 +266,16 @@ class SampleResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ids: _Optional[_Union[Tensor, _Mapping]] = ..., log_probs: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model_spec", "hidden", "token_ids", "constraints")
+    __slots__ = ("model_spec", "hidden_states", "token_ids", "constraints")
     MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
-    HIDDEN_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     model_spec: ModelSpec
-    hidden: Tensor
+    hidden_states: Tensor
     token_ids: Tensor
     constraints: Constraints
-    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., token_ids: _Optional[_Union[Tensor, _Mapping]] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., token_ids: _Optional[_Union[Tensor, _Mapping]] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("answer", "log_probs")

@@ -46,19 +46,21 @@ def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:
     ]
 
 
-def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
+def top(
+    decoder: LocalDecoder, hidden_states: Float32, question: Question, config: ServeConfig
+) -> Facts:
     """Return the k best words of a context [1, D], with intervals of probabilities."""
     k = read_whole(question, "k", 10, min(config.max_k, decoder.index.vocab_size))
     spec, constraints = read_spec(question), read_constraints(decoder.index, question, config)
     times = [
-        decoder.topk(hidden, k, constraints=constraints, **spec).answer.compute_ns
+        decoder.topk(hidden_states, k, constraints=constraints, **spec).answer.compute_ns
         for _ in range(TIMED)
     ]
     normalizer: Any = default_normalizer(decoder.index)
     proving: ModelSpec = {"normalizer": normalizer}
     if normalizer in PROVING:
         proving["width"] = WIDTH
-    reply = decoder.topk(hidden, k, constraints=constraints, **spec | proving)
+    reply = decoder.topk(hidden_states, k, constraints=constraints, **spec | proving)
     answer = reply.answer
     low, high = _log_z(answer)
     words = word_facts(decoder.index, reply.ids[0].tolist())
@@ -75,13 +77,15 @@ def top(decoder: LocalDecoder, hidden: Float32, question: Question, config: Serv
     return answer_facts(decoder, answer) | facts
 
 
-def draws(decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig) -> Facts:
+def draws(
+    decoder: LocalDecoder, hidden_states: Float32, question: Question, config: ServeConfig
+) -> Facts:
     """Draw from a context [1, D]; frequent words come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = whole("seed", question.get("seed", 0), 0, MOST_STEPS - 1)
     top_k = question.get("top_k", 0)
     reply = decoder.sample(
-        hidden,
+        hidden_states,
         samples,
         constraints=read_constraints(decoder.index, question, config),
         seeds=[seed],
@@ -123,25 +127,25 @@ def _log_z(answer: Answer) -> tuple[float, float]:
 
 
 def why_not(
-    decoder: LocalDecoder, hidden: Float32, question: Question, config: ServeConfig
+    decoder: LocalDecoder, hidden_states: Float32, question: Question, config: ServeConfig
 ) -> Facts:
     """Return a word's exact logit and rank, and the stages that it passed or failed."""
     index = decoder.index
     word = read_word(index, question.get("word"))
     k = read_whole(question, "k", 10, min(config.max_k, index.vocab_size))
     spec, constraints = read_spec(question), read_constraints(index, question, config)
-    reply = decoder.topk(hidden, k, constraints=constraints, **spec)
+    reply = decoder.topk(hidden_states, k, constraints=constraints, **spec)
     head = decoder.engine_for(spec, 1, k).answering
     answered, escalated = bool((reply.ids[0] == word).any()), bool(reply.answer.fallback[0])
-    computed = answered or _looked_at(head, hidden, k, word)
+    computed = answered or _looked_at(head, hidden_states, k, word)
     every: Int32 = np.arange(index.vocab_size, dtype=np.int32)[None]
-    logits = index.logits(hidden, every)[0]
+    logits = index.logits(hidden_states, every)[0]
     logit = float(logits[word])
     ahead = (logits > logit) | ((logits == logit) & (every[0] < word))
 
     stages: list[Facts] = _constraint_stage(constraints, word)
     if head.name == "screen":
-        in_list = computed or escalated or _looked_at(head, hidden, k, word)
+        in_list = computed or escalated or _looked_at(head, hidden_states, k, word)
         stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
     bounded = head.name == "sketch" or escalated
     looked = {"stage": "bounds" if bounded else "logit", "passed": computed, "logit": logit}
@@ -161,8 +165,8 @@ def why_not(
     }
 
 
-def _looked_at(head: Head, hidden: Float32, k: int, word: int) -> bool:
-    return bool(np.isin(word, head.candidates(hidden, k).ids))
+def _looked_at(head: Head, hidden_states: Float32, k: int, word: int) -> bool:
+    return bool(np.isin(word, head.candidates(hidden_states, k).ids))
 
 
 def _constraint_stage(constraints: Constraints | None, word: int) -> list[Facts]:

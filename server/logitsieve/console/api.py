@@ -123,8 +123,8 @@ class Api:
         question = await _read_question(request)
 
         def work(decoder: LocalDecoder) -> dict[str, Any]:
-            hidden = read_context(decoder.index, question)
-            return answering(decoder, hidden, question, self._view.config)
+            hidden_states = read_context(decoder.index, question)
+            return answering(decoder, hidden_states, question, self._view.config)
 
         return await self._desk.run(work, question.get("model", ""))
 

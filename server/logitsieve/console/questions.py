@@ -42,12 +42,12 @@ def read_context(index: Index, question: Question) -> Float32:
         if len(row) != index.dim:
             raise InvalidRequest("row", f"{len(row)} numbers", f"{index.dim}, the hidden size")
         try:
-            hidden = as_hidden(np.array(row, np.float64), index.dim)
+            hidden_states = as_hidden(np.array(row, np.float64), index.dim)
         except OverflowError:  # an integer beyond every float
-            hidden = np.full(1, np.inf)
-        if not np.isfinite(hidden).all():
+            hidden_states = np.full(1, np.inf)
+        if not np.isfinite(hidden_states).all():
             raise InvalidRequest("row", "NaN or infinity", "finite float32 numbers")
-        return hidden
+        return hidden_states
     contexts, number = kept_contexts(index), question.get("kept")
     if not len(contexts):
         raise InvalidRequest("kept", "a number", "`row` instead: the index keeps no contexts")

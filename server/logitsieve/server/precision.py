@@ -49,7 +49,7 @@ def step_back() -> None:
 class AnsweredRow(NamedTuple):
     served: Served
     chosen: EngineChoice
-    hidden: np.ndarray  # [1, D]
+    hidden_states: np.ndarray  # [1, D]
     answer: TopK
 
 
@@ -61,18 +61,18 @@ class Judgement(NamedTuple):
 
 def judge(row: AnsweredRow) -> Judgement:
     """Compare the answer with that of `full`, which a proven answer equals."""
-    decoder, hidden, answer = row.served.decoder, row.hidden, row.answer
+    decoder, hidden_states, answer = row.served.decoder, row.hidden_states, row.answer
     k = answer.ids.shape[1]
     truth = answer
     if not answer.proven[0]:
-        reply = decoder.engine("full", (), "").answer(TopKRequest(hidden, k))
+        reply = decoder.engine("full", (), "").answer(TopKRequest(hidden_states, k))
         if reply.answer.rows_missing:
             raise Unavailable("model: a shard does not answer", "model")
         truth = _top(reply)
     hits_by_k = _hits(answer, truth)
     missed = 0.0
     if hits_by_k[k] < k:
-        best = decoder.engine("full", (), "full").answer(TopKRequest(hidden, 1))
+        best = decoder.engine("full", (), "full").answer(TopKRequest(hidden_states, 1))
         log_z = best.answer.log_z
         assert log_z is not None, "a normalizer was named"
         lost = truth.logits[0][~np.isin(truth.ids[0], answer.ids[0])]
@@ -134,21 +134,21 @@ class Shadow:
             self._thread.join(JOIN_S)
 
     def offer(
-        self, served: Served, chosen: EngineChoice, hidden: np.ndarray, reply: TopKReply
+        self, served: Served, chosen: EngineChoice, hidden_states: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of `hidden` [B, D] and of their reply."""
+        """Copy the chosen rows of `hidden_states` [B, D] and of their reply."""
         if reply.answer.rows_missing:
             return
-        while self._gap < len(hidden):
+        while self._gap < len(hidden_states):
             row = int(self._gap)
             one = slice(row, row + 1)
             if self._queue.qsize() >= QUEUE:
                 self._lost(reply.answer.model, "queue_full")
             else:
                 answer = TopK._make(array[one].copy() for array in _top(reply))
-                self._queue.put(AnsweredRow(served, chosen, hidden[one].copy(), answer))
+                self._queue.put(AnsweredRow(served, chosen, hidden_states[one].copy(), answer))
             self._gap = row + 1 + int(self._draw())
-        self._gap -= len(hidden)
+        self._gap -= len(hidden_states)
 
     def _draw(self) -> float:
         """Draw the number of rows to skip: geometric, for equal chances."""

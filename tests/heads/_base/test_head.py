@@ -5,10 +5,10 @@ from logitsieve.heads._base.head import ready_hidden, ready_request, softmax_sha
 
 
 def test_arrays_are_neither_copied_nor_widened_twice() -> None:
-    hidden = np.ones((3, 4), np.float32)
-    assert ready_hidden(hidden, 4) is hidden
-    ready, rows, k = ready_request(hidden, 2, 4, 10)
-    assert ready is hidden
+    hidden_states = np.ones((3, 4), np.float32)
+    assert ready_hidden(hidden_states, 4) is hidden_states
+    ready, rows, k = ready_request(hidden_states, 2, 4, 10)
+    assert ready is hidden_states
     assert (rows, k) == (3, 2)
     stored = np.array([[1, 0.5], [2, 3]], np.float16)
     softmax = Softmax(stored, np.zeros(2, np.float32))

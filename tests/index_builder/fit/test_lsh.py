@@ -93,11 +93,11 @@ def test_recall_and_memory_beyond_reach_and_few_contexts() -> None:
 def test_queries_hash_as_their_lifted_vectors_do() -> None:
     planes = draw_planes(5, 6, 24, seed=1)
     np.testing.assert_array_equal(draw_planes(3, 6, 24, seed=1), planes[:3])
-    hidden, beta = make_hidden(50), 1.7
-    lifted = np.concatenate([hidden, np.full((50, 1), beta), np.zeros((50, 1))], axis=1)
+    hidden_states, beta = make_hidden(50), 1.7
+    lifted = np.concatenate([hidden_states, np.full((50, 1), beta), np.zeros((50, 1))], axis=1)
     own, shifts = query_planes(planes, beta)
     sides = np.einsum("bx,lnx->bln", lifted, planes)
-    direct = np.einsum("bd,lnd->bln", hidden, own) + shifts.reshape(5, 6)
+    direct = np.einsum("bd,lnd->bln", hidden_states, own) + shifts.reshape(5, 6)
     np.testing.assert_allclose(sides, direct, rtol=1e-4, atol=1e-4)
     codes = hash_vectors(lifted.astype(np.float32), planes, threads=2)
     np.testing.assert_array_equal(codes, (sides > 0) @ (1 << np.arange(6)))

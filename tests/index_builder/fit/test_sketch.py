@@ -142,10 +142,12 @@ def inputs_of(spectrum: np.ndarray, dim: int = 256, vocab_size: int = 600) -> Bu
 
 def test_the_basis_keeps_products_and_balances_rows_and_contexts() -> None:
     softmax = make_softmax(400, 24)
-    hidden = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
-    basis = rotated(softmax, hidden)
-    rows, contexts = softmax.weight @ np.linalg.inv(basis), hidden @ basis.T
-    np.testing.assert_allclose(rows @ contexts.T, softmax.weight @ hidden.T, rtol=1e-3, atol=1e-3)
+    hidden_states = (make_hidden(600, 24) * np.linspace(3, 0.1, 24)).astype(np.float32)
+    basis = rotated(softmax, hidden_states)
+    rows, contexts = softmax.weight @ np.linalg.inv(basis), hidden_states @ basis.T
+    np.testing.assert_allclose(
+        rows @ contexts.T, softmax.weight @ hidden_states.T, rtol=1e-3, atol=1e-3
+    )
     of_rows, of_contexts = (np.square(each).mean(axis=0) for each in (rows, contexts))
     shares = of_rows / of_rows.sum(), of_contexts / of_contexts.sum()
     np.testing.assert_allclose(shares[0], shares[1], atol=0.03)  # the ridges keep them apart

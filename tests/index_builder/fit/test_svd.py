@@ -43,11 +43,11 @@ def test_the_preview_holds_every_row_in_groups_of_sixteen(vocab_size: int) -> No
 def test_ranks_are_what_a_head_needs() -> None:
     softmax, inputs = make_inputs()
     arrays = preview_arrays(softmax, 16)
-    hidden, labels = heldout_sample(inputs)
-    needed = preview_ranks(softmax, arrays, 6, hidden, labels)
+    hidden_states, labels = heldout_sample(inputs)
+    needed = preview_ranks(softmax, arrays, 6, hidden_states, labels)
     count = int(np.median(needed[:, 0]))
     head = make_head("svd", softmax, arrays=arrays, width=6, candidates=count)
-    found = head.topk(hidden, 1).ids[:, 0] == labels[:, 0]
+    found = head.topk(hidden_states, 1).ids[:, 0] == labels[:, 0]
     assert 0.4 < found.mean() < 1
     assert (found == (needed[:, 0] <= count)).mean() > 0.99, "but for the rounding of ties"
 
@@ -55,19 +55,20 @@ def test_ranks_are_what_a_head_needs() -> None:
 def test_the_operating_point_meets_the_target_where_the_rank_allows() -> None:
     _, inputs = make_inputs()
     made = fit_svd(replace(inputs, config=BuildConfig(svd_width=16)))
-    hidden, labels = heldout_sample(inputs)
+    hidden_states, labels = heldout_sample(inputs)
     head = make_head("svd", inputs.softmax, arrays=made.arrays, **made.knobs)
-    assert (head.topk(hidden, 1).ids[:, 0] == labels[:, 0]).mean() >= TARGET - 1e-3
+    assert (head.topk(hidden_states, 1).ids[:, 0] == labels[:, 0]).mean() >= TARGET - 1e-3
     assert made.knobs["candidates"] < inputs.vocab_size
 
 
 def test_widths_are_as_asked_or_as_low_as_the_rank() -> None:
     softmax, (_, inputs) = low_rank(), make_inputs()
-    hidden = inputs.sample[:500]
-    labels = make_head("full", softmax).topk(hidden, 5).ids.astype(np.int64)
+    hidden_states = inputs.sample[:500]
+    labels = make_head("full", softmax).topk(hidden_states, 5).ids.astype(np.int64)
     arrays = preview_arrays(softmax, 16)
     two, four, all_ = (
-        preview_ranks(softmax, arrays, width, hidden, labels)[:, 0].max() for width in (2, 4, 16)
+        preview_ranks(softmax, arrays, width, hidden_states, labels)[:, 0].max()
+        for width in (2, 4, 16)
     )
     assert all_ == 1
     assert four <= 5 < two

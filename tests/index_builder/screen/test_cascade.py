@@ -154,8 +154,8 @@ def test_hits_sizes_and_escalated_rows_are_those_of_the_served_screen(probes: in
     escalate = float(np.quantile(partition.heldout_cosines, 0.2))
     knobs = {"probes": probes, "escalate": escalate + 1e-6}
     head = make_head("screen", SOFTMAX, arrays=partition.arrays(keep), **knobs)
-    hidden = MATERIAL.heldout.take(np.arange(MATERIAL.heldout.rows))
-    top = head.topk(hidden, 5)
+    hidden_states = MATERIAL.heldout.take(np.arange(MATERIAL.heldout.rows))
+    top = head.topk(hidden_states, 5)
     np.testing.assert_array_equal(top.proven, partition.heldout_cosines < escalate + 1e-6)
     labels, own = MATERIAL.heldout_labels[:, :5], ~top.proven
     right = (labels[:, :, None] == top.ids[:, None]).any(axis=2)
@@ -165,10 +165,10 @@ def test_hits_sizes_and_escalated_rows_are_those_of_the_served_screen(probes: in
 
 
 def test_a_context_of_zeros_is_not_escalated() -> None:
-    hidden = MATERIAL.heldout.take(np.arange(50))
-    hidden[7] = 0
+    hidden_states = MATERIAL.heldout.take(np.arange(50))
+    hidden_states[7] = 0
     inputs = replace(
-        MATERIAL, heldout=Contexts([hidden]), heldout_labels=MATERIAL.heldout_labels[:50]
+        MATERIAL, heldout=Contexts([hidden_states]), heldout_labels=MATERIAL.heldout_labels[:50]
     )
     assert make_partition(inputs).heldout_cosines[7] == 1
 

@@ -63,17 +63,19 @@ def test_the_gradient_is_that_of_autograd_through_the_definition(
 ) -> None:
     """Eq. 8 with the sum over V, on a first batch, which is all of the average."""
     random = np.random.default_rng(3)
-    v, hidden, noise = (
+    v, hidden_states, noise = (
         random.standard_normal(shape, np.float32) for shape in ((C, D), (B, D), (B, C))
     )
     sizes = table.sum(axis=0, dtype=np.float32)
     leaf = torch.from_numpy(v).double().requires_grad_()
-    pbar = straight_through(torch.from_numpy(hidden).double() @ leaf.T, torch.from_numpy(noise))
+    pbar = straight_through(
+        torch.from_numpy(hidden_states).double() @ leaf.T, torch.from_numpy(noise)
+    )
     mean = (pbar @ torch.from_numpy(sizes).double()).mean()
     value = (pbar * by_definition(labels, table)).sum() + OVERRUN * torch.relu(mean - budget)
     [expected] = torch.autograd.grad(value, leaf)
     loss = cluster_loss(labels, table, sizes, WASTE)
-    found = gradient(v, hidden, noise, loss, sizes, MovingAverage(), budget, OVERRUN)
+    found = gradient(v, hidden_states, noise, loss, sizes, MovingAverage(), budget, OVERRUN)
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-5)
     assert mean > 5
     assert np.abs(found).max() > 0.1
@@ -100,17 +102,17 @@ def test_only_an_average_over_the_budget_costs(past: float, counted: bool) -> No
     average = MovingAverage()
     average.add(past)
     sizes, zeros = np.array([20, 2], np.float32), np.zeros((1, 2), np.float32)
-    hidden, v = np.ones((1, 1), np.float32), np.array([[1], [0]], np.float32)
-    found = gradient(v, hidden, zeros, zeros, sizes, average, 10.0, OVERRUN)
+    hidden_states, v = np.ones((1, 1), np.float32), np.array([[1], [0]], np.float32)
+    found = gradient(v, hidden_states, zeros, zeros, sizes, average, 10.0, OVERRUN)
     assert bool(found.any()) == counted
 
 
 def test_training_routes_better_and_is_repeatable() -> None:
     """Two topics, both routed to cluster 0 whose list holds the labels of the first only."""
     random = np.random.default_rng(6)
-    hidden = random.standard_normal((400, 8)).astype(np.float32) * np.float32(0.2)
-    hidden[:200, 0] += 1
-    hidden[200:, 1] += 1
+    hidden_states = random.standard_normal((400, 8)).astype(np.float32) * np.float32(0.2)
+    hidden_states[:200, 0] += 1
+    hidden_states[200:, 1] += 1
     labels = np.repeat([[0, 1], [2, 3]], 200, axis=0)
     table = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.uint8)
     start = np.zeros((2, 8), np.float32)
@@ -118,11 +120,13 @@ def test_training_routes_better_and_is_repeatable() -> None:
     config = ScreenConfig(steps=60, batch_rows=64)
 
     def missed(centroids: np.ndarray) -> float:
-        cluster = (hidden @ centroids.T).argmax(axis=1)
+        cluster = (hidden_states @ centroids.T).argmax(axis=1)
         return float((cluster != np.repeat([0, 1], 200)).mean())
 
     before = start.copy()
-    first, again = (train_centroids(start, hidden, labels, table, None, config, 7) for _ in "12")
+    first, again = (
+        train_centroids(start, hidden_states, labels, table, None, config, 7) for _ in "12"
+    )
     assert missed(start) >= 0.4
     assert missed(first) < 0.1
     np.testing.assert_array_equal(first, again)
@@ -131,25 +135,28 @@ def test_training_routes_better_and_is_repeatable() -> None:
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
 def test_samples_agree_with_the_argmax_in_nine_of_ten_cases(scale: float) -> None:
-    hidden = make_contexts(3000) * np.float32(scale)
-    centroids = spherical_kmeans(hidden, 12, ScreenConfig(), seed=1)
-    scores = hidden @ centroids.T * trainable_scale(hidden, centroids)
+    hidden_states = make_contexts(3000) * np.float32(scale)
+    centroids = spherical_kmeans(hidden_states, 12, ScreenConfig(), seed=1)
+    scores = hidden_states @ centroids.T * trainable_scale(hidden_states, centroids)
     noise = np.random.default_rng(1).gumbel(size=scores.shape)
     agree = (scores + noise).argmax(axis=1) == scores.argmax(axis=1)
     assert agree.mean() == pytest.approx(AGREEMENT, abs=0.03)
 
 
 def test_one_centroid_keeps_its_scale() -> None:
-    hidden = make_contexts(50)
-    assert trainable_scale(hidden, spherical_kmeans(hidden, 1, ScreenConfig(), seed=1)) == 1.0
+    hidden_states = make_contexts(50)
+    assert (
+        trainable_scale(hidden_states, spherical_kmeans(hidden_states, 1, ScreenConfig(), seed=1))
+        == 1.0
+    )
 
 
-@pytest.mark.parametrize("hidden", [np.zeros((5, 3), np.float32), make_contexts(3)])
-def test_degenerate_contexts_give_finite_centroids(hidden: np.ndarray) -> None:
-    centroids = spherical_kmeans(hidden, 100, ScreenConfig(), seed=1)
-    assert len(centroids) == len(hidden)
+@pytest.mark.parametrize("hidden_states", [np.zeros((5, 3), np.float32), make_contexts(3)])
+def test_degenerate_contexts_give_finite_centroids(hidden_states: np.ndarray) -> None:
+    centroids = spherical_kmeans(hidden_states, 100, ScreenConfig(), seed=1)
+    assert len(centroids) == len(hidden_states)
     assert np.isfinite(centroids).all()
-    assert np.isfinite(trainable_scale(hidden, centroids))
+    assert np.isfinite(trainable_scale(hidden_states, centroids))
 
 
 def test_adam_makes_the_steps_of_torch() -> None:

@@ -18,13 +18,16 @@ def test_log_z_of_unseen_contexts_is_within_its_told_error() -> None:
     full = make_head("full", inputs.softmax)
     knobs = {"probes": 1.0, "escalate": -1.0, "log_z_error": 1.0}
     head = ScreenHead(inputs.softmax, arrays, fallback=full, knobs=knobs)
-    [hidden] = inputs.heldout.blocks(800)
-    found, true = head.best_with_log_z(hidden, 1), full.best_with_log_z(hidden, 1).log_z[:, 1]
+    [hidden_states] = inputs.heldout.blocks(800)
+    found, true = (
+        head.best_with_log_z(hidden_states, 1),
+        full.best_with_log_z(hidden_states, 1).log_z[:, 1],
+    )
     candidates = ScreenHead(
         inputs.softmax,
         arrays | {"outside_biases": np.full(len(arrays["centroids"]), outside.NO_MASS, np.float32)},
         fallback=full, knobs=knobs,
-    ).best_with_log_z(hidden, 1).log_z[:, 1]  # fmt: skip
+    ).best_with_log_z(hidden_states, 1).log_z[:, 1]  # fmt: skip
     own = ~found.fallback
     assert own.mean() > 0.9
     errors = (found.log_z[:, 1] - true)[own]

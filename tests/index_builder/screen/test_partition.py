@@ -29,11 +29,14 @@ def make_partition(inputs: FitInputs, clusters: int = 8, depth: int = 5) -> Part
     return Partition(inputs, centroids, depth)
 
 
-def of_one_context(hidden: np.ndarray, labels: np.ndarray) -> FitInputs:
-    contexts, softmax = Contexts([hidden]), make_softmax(vocab_size=9, dim=hidden.shape[1])
+def of_one_context(hidden_states: np.ndarray, labels: np.ndarray) -> FitInputs:
+    contexts, softmax = (
+        Contexts([hidden_states]),
+        make_softmax(vocab_size=9, dim=hidden_states.shape[1]),
+    )
     return FitInputs(
         softmax=softmax, train=contexts, labels=labels, heldout=contexts, heldout_labels=labels,
-        sample=hidden, sample_rows=np.array([0]),
+        sample=hidden_states, sample_rows=np.array([0]),
     )  # fmt: skip
 
 

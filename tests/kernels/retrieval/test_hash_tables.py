@@ -76,23 +76,25 @@ class Tables:
         self.codes = hashed(words, self.planes, np.zeros_like(self.shifts))
         self.offsets, self.ids = bucket_tables(self.codes, bits)
 
-    def select(self, hidden: np.ndarray, tables: int, probes: int, limit: int) -> list[np.ndarray]:
+    def select(
+        self, hidden_states: np.ndarray, tables: int, probes: int, limit: int
+    ) -> list[np.ndarray]:
         counts = np.zeros(self.vocab_size, np.uint16)
         found = np.empty(self.vocab_size + 1, np.int32)
         order = probe_order(self.bits, probes)
         starts, ids = lsh_select(
-            hidden, self.planes, self.shifts, self.offsets, self.ids, order, tables, limit, counts,
-            found,
+            hidden_states, self.planes, self.shifts, self.offsets, self.ids, order, tables, limit,
+            counts, found,
         )  # fmt: skip
         assert not counts.any(), "the scratch is left as it was"
         return np.split(ids, starts[1:-1])
 
-    def expected_counts(self, hidden: np.ndarray, tables: int, probes: int) -> np.ndarray:
+    def expected_counts(self, hidden_states: np.ndarray, tables: int, probes: int) -> np.ndarray:
         """[B, V]: tables whose probed buckets hold each id."""
-        sides = sides64(hidden, self.planes, self.shifts)
+        sides = sides64(hidden_states, self.planes, self.shifts)
         order = probe_order(self.bits, probes)
-        counts = np.zeros((len(hidden), self.vocab_size), np.int64)
-        for row in range(len(hidden)):
+        counts = np.zeros((len(hidden_states), self.vocab_size), np.int64)
+        for row in range(len(hidden_states)):
             for table in range(tables):
                 mine = sides[row, table]
                 nearest = np.argsort(np.abs(mine), kind="stable")
@@ -105,13 +107,15 @@ class Tables:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 def test_rows_that_are_not_finite_find_ids_in_range(value: float) -> None:
-    tables, hidden = Tables(), make_hidden(5)
-    hidden[2] = value
-    lists = tables.select(hidden, 6, 3, 200)
+    tables, hidden_states = Tables(), make_hidden(5)
+    hidden_states[2] = value
+    lists = tables.select(hidden_states, 6, 3, 200)
     assert len(lists) == 5
     assert all(len(np.intersect1d(ids, np.arange(200))) == len(ids) for ids in lists)
     for row in (0, 1, 3, 4):
-        np.testing.assert_array_equal(lists[row], tables.select(hidden[row][None], 6, 3, 200)[0])
+        np.testing.assert_array_equal(
+            lists[row], tables.select(hidden_states[row][None], 6, 3, 200)[0]
+        )
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8])
@@ -126,26 +130,34 @@ def test_each_table_holds_every_id_once_in_the_bucket_of_its_code(bits: int) -> 
 
 @pytest.mark.parametrize(("tables", "probes"), [(1, 1), (6, 1), (4, 3), (6, 8)])
 def test_the_ids_of_the_probed_buckets_are_found(tables: int, probes: int) -> None:
-    made, hidden = Tables(), make_hidden(37)
-    expected = made.expected_counts(hidden, tables, probes)
-    lists = made.select(hidden, tables, probes, 200)
+    made, hidden_states = Tables(), make_hidden(37)
+    expected = made.expected_counts(hidden_states, tables, probes)
+    lists = made.select(hidden_states, tables, probes, 200)
     for row, ids in enumerate(lists):
         np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(expected[row]))
     counts = np.zeros((37, 200), np.uint16)
     order = probe_order(3, probes)
     for first, last in ((0, tables // 2), (tables // 2, tables)):
         lsh_collisions(
-            hidden, made.planes, made.shifts, made.offsets, made.ids, order, first, last, counts
+            hidden_states,
+            made.planes,
+            made.shifts,
+            made.offsets,
+            made.ids,
+            order,
+            first,
+            last,
+            counts,
         )
     np.testing.assert_array_equal(counts, expected)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 17, 60])
 def test_a_cap_keeps_the_most_collided(limit: int) -> None:
-    made, hidden = Tables(), make_hidden(20)
-    expected = made.expected_counts(hidden, 6, 2)
-    free = made.select(hidden, 6, 2, 200)
-    for row, ids in enumerate(made.select(hidden, 6, 2, limit)):
+    made, hidden_states = Tables(), make_hidden(20)
+    expected = made.expected_counts(hidden_states, 6, 2)
+    free = made.select(hidden_states, 6, 2, 200)
+    for row, ids in enumerate(made.select(hidden_states, 6, 2, limit)):
         # Of equals those found first, in the order in which they were found.
         order = np.argsort(-expected[row][free[row]], kind="stable")[:limit]
         np.testing.assert_array_equal(ids, free[row][np.sort(order)])

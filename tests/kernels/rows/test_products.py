@@ -28,9 +28,11 @@ COUNTS = (1, 2, 4, FEW_COSTLY - 1, FEW_COSTLY + 1, FEW_CODED, FEW_CODED + 1)
 
 
 @kernel("(float32[:,::1], float32[:,::1], float64[::1])")
-def encode(hidden, codes, squares):
-    for q in range(hidden.shape[0]):
-        squares[q] = encode_words(pointer(hidden[q]), hidden.shape[1], pointer(codes[q]))
+def encode(hidden_states, codes, squares):
+    for q in range(hidden_states.shape[0]):
+        squares[q] = encode_words(
+            pointer(hidden_states[q]), hidden_states.shape[1], pointer(codes[q])
+        )
 
 
 @kernel("(int64, uint8[:,::1], float32[:,::1], float32[:,:,::1], int64)")
@@ -71,18 +73,21 @@ def header_of(dim):
 
 
 def queries() -> np.ndarray:
-    """Four rows of hidden: Gaussian, with an outlier, all but one zero, and of equal magnitudes."""
+    """Four hidden states: Gaussian, with an outlier, all but one zero, and of equal magnitudes."""
     random = np.random.default_rng(5)
-    hidden = random.standard_normal((4, D)).astype(np.float32)
-    hidden[1, 37] = 3000
-    hidden[2, 1:] = 0
-    hidden[3] = np.sign(hidden[3])
-    return hidden
+    hidden_states = random.standard_normal((4, D)).astype(np.float32)
+    hidden_states[1, 37] = 3000
+    hidden_states[2, 1:] = 0
+    hidden_states[3] = np.sign(hidden_states[3])
+    return hidden_states
 
 
-def encoded(hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    codes, squares = np.zeros((len(hidden), room_of(D)), np.float32), np.empty(len(hidden))
-    encode(hidden, codes, squares)
+def encoded(hidden_states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    codes, squares = (
+        np.zeros((len(hidden_states), room_of(D)), np.float32),
+        np.empty(len(hidden_states)),
+    )
+    encode(hidden_states, codes, squares)
     return codes, squares
 
 
@@ -91,24 +96,26 @@ def words_of(codes: np.ndarray) -> np.ndarray:
 
 
 def test_a_query_is_its_scale_times_its_codes() -> None:
-    hidden = queries()
-    codes, squares = encoded(hidden)
+    hidden_states = queries()
+    codes, squares = encoded(hidden_states)
     words = words_of(codes).astype(np.float64)
     assert np.abs(words).max() <= LARGEST_CODE
     assert (np.abs(words).max(axis=1) >= LARGEST_CODE - 1).all()
     approximated = words * codes[:, :1].astype(np.float64)
-    np.testing.assert_allclose(squares, ((hidden - approximated) ** 2).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(
+        squares, ((hidden_states - approximated) ** 2).sum(axis=1), rtol=1e-12
+    )
     sums = words.reshape(4, -1, 32).sum(axis=2)
     np.testing.assert_array_equal(8 * codes[:, 1 : 1 + D // 32], sums)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-38, 1e-31, 2e30, 3e38])
 def test_a_query_too_small_or_too_large_has_codes_of_zero(value: float) -> None:
-    hidden = np.full((1, D), value, np.float32)
-    codes, squares = encoded(hidden)
+    hidden_states = np.full((1, D), value, np.float32)
+    codes, squares = encoded(hidden_states)
     assert not codes[0, : header_of(D)].any()
     assert not words_of(codes).any()
-    np.testing.assert_allclose(squares, (hidden.astype(np.float64) ** 2).sum())
+    np.testing.assert_allclose(squares, (hidden_states.astype(np.float64) ** 2).sum())
 
 
 def found_of(matrix: StoredMatrix, codes: np.ndarray) -> np.ndarray:
@@ -121,14 +128,14 @@ def found_of(matrix: StoredMatrix, codes: np.ndarray) -> np.ndarray:
 @EVERY_BLOCK
 def test_dots_of_codes_are_within_the_slack_of_the_exact_ones(kind: str) -> None:
     spread = 10.0 ** np.random.default_rng(0).integers(-4, 3, (192, D // KINDS[kind].values))
-    matrix, hidden = random_blocks(kind, spread), queries()
-    codes, squares = encoded(hidden)
+    matrix, hidden_states = random_blocks(kind, spread), queries()
+    codes, squares = encoded(hidden_states)
     descriptor = matrix_descriptor(matrix, np.zeros(192, np.float32))
-    exact = hidden.astype(np.float64) @ reference(matrix).astype(np.float64).T
+    exact = hidden_states.astype(np.float64) @ reference(matrix).astype(np.float64).T
     found = found_of(matrix, codes)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
-    norms = np.linalg.norm(hidden.astype(np.float64), axis=1)
+    norms = np.linalg.norm(hidden_states.astype(np.float64), axis=1)
     for q in range(4):
         slack = slack_of(descriptor.ctypes.data, norms[q], np.sqrt(squares[q]))
         assert np.abs(found[0, q] - exact[q]).max() <= slack
@@ -154,17 +161,17 @@ def test_what_is_chosen_by_codes_is_the_exact_answer(kind: str) -> None:
     matrix, bias = StoredMatrix(kind, data), softmax.bias.copy()
     bias[400:420] = bias[11]
     weight, most = reference(matrix), max(COUNTS)
-    hidden = np.random.default_rng(0).standard_normal((most, D)).astype(np.float32)
-    hidden[0] = 3 * weight[11]  # so that the tied rows are the best
-    hidden[1] = 0
-    hidden[2] *= 1e-33
-    hidden[3, 5] = 1e4
-    descriptor, true = matrix_descriptor(matrix, bias), logits64(weight, bias, hidden)
+    hidden_states = np.random.default_rng(0).standard_normal((most, D)).astype(np.float32)
+    hidden_states[0] = 3 * weight[11]  # so that the tied rows are the best
+    hidden_states[1] = 0
+    hidden_states[2] *= 1e-33
+    hidden_states[3, 5] = 1e4
+    descriptor, true = matrix_descriptor(matrix, bias), logits64(weight, bias, hidden_states)
     expected = best(true, 25)
     best_logits = np.take_along_axis(true, expected.astype(int), 1).astype(np.float32)
     for count in COUNTS:
         ids, logits = np.empty((count, 25), np.int32), np.empty((count, 25), np.float32)
-        given, scanned = hidden[:count], np.empty(count, np.int32)
+        given, scanned = hidden_states[:count], np.empty(count, np.int32)
         assert dense_topk(descriptor.ctypes.data, given, ids, logits, scanned, 0, count) == 0
         np.testing.assert_array_equal(ids, expected[:count], f"{count} rows")
         np.testing.assert_array_equal(logits, best_logits[:count], f"{count} rows")

@@ -46,7 +46,7 @@ def test_equal_logits_are_in_by_the_lower_id(top_p: float, min_p: float, count: 
 
 @pytest.mark.parametrize(("top_p", "min_p"), FILTERS)
 def test_rows_do_not_depend_on_others_nor_on_how_many_draws(top_p: float, min_p: float) -> None:
-    head, hidden = FullHead(make_softmax(3000, 9)), make_hidden(70, 9, scale=0.3)
+    head, hidden_states = FullHead(make_softmax(3000, 9)), make_hidden(70, 9, scale=0.3)
     rows = np.arange(70)
     edited = np.stack([rows, 50 + rows], axis=1).astype(np.int32)
 
@@ -55,7 +55,9 @@ def test_rows_do_not_depend_on_others_nor_on_how_many_draws(top_p: float, min_p:
         values = np.resize([2.0, -np.inf], ids.size)
         edits = Edits(np.arange(0, ids.size + 1, 2), ids, values)
         seeds = rows[part].astype(np.uint64)
-        return head.draw(hidden[part], DrawOptions(draws, seeds, 4, 1.3, edits, top_p, min_p))
+        return head.draw(
+            hidden_states[part], DrawOptions(draws, seeds, 4, 1.3, edits, top_p, min_p)
+        )
 
     whole = drawn(slice(70), 30)
     for part in (slice(0, 1), slice(3, 4), slice(2, 69), slice(64, 70)):
@@ -106,13 +108,13 @@ def test_exponentials_of_a_block_are_independent() -> None:
     assert np.abs(correlations).max() < 5 / np.sqrt(len(blocks))
 
 
-MANY = 2 * QUERIES_AT_ONCE + 5  # rows of hidden in several blocks, which share scratch
+MANY = 2 * QUERIES_AT_ONCE + 5  # rows of hidden_states in several blocks, which share scratch
 HIDDEN, SEEDS = make_hidden(MANY), np.arange(MANY, dtype=np.uint64)
 
 
 @pytest.mark.parametrize("row", [0, QUERIES_AT_ONCE - 1, QUERIES_AT_ONCE + 3])
 def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
-    hidden = HIDDEN.copy()
-    hidden[[row, row + 1]] = np.nan
-    with pytest.raises(InvalidRequest, match=rf"hidden\[{row}\]"):
-        FullHead(make_softmax()).draw(hidden, DrawOptions(1, SEEDS))
+    hidden_states = HIDDEN.copy()
+    hidden_states[[row, row + 1]] = np.nan
+    with pytest.raises(InvalidRequest, match=rf"hidden_states\[{row}\]"):
+        FullHead(make_softmax()).draw(hidden_states, DrawOptions(1, SEEDS))

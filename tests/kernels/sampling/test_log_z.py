@@ -9,11 +9,11 @@ from tests.oracle import log_probs, logits64
 from tools.attacks.decoders import KINDS
 
 EVERY_KIND = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "odd"])
-Made = tuple[FullHead, np.ndarray, np.ndarray]  # the head, rows of hidden, float64 logits
+Made = tuple[FullHead, np.ndarray, np.ndarray]  # the head, rows of hidden_states, float64 logits
 
 
-def over(softmax: Softmax, hidden: np.ndarray) -> Made:
-    return FullHead(softmax), hidden, logits64(softmax.weight, softmax.bias, hidden)
+def over(softmax: Softmax, hidden_states: np.ndarray) -> Made:
+    return FullHead(softmax), hidden_states, logits64(softmax.weight, softmax.bias, hidden_states)
 
 
 def made(kind: str, seed: int) -> Made:
@@ -30,14 +30,14 @@ def true_rest(logits: np.ndarray, scale: float) -> np.ndarray:
 @pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 3.0), (2, 0.5), (3, 1.0)])
 @EVERY_KIND
 def test_it_is_that_of_long_doubles(kind: str, seed: int, scale: float) -> None:
-    head, hidden, logits = made(kind, seed)
-    found, wanted = head.log_z(hidden, scale), true_rest(logits, scale)
+    head, hidden_states, logits = made(kind, seed)
+    found, wanted = head.log_z(hidden_states, scale), true_rest(logits, scale)
     np.testing.assert_array_equal(found[:, TOP], logits.max(axis=1))
     assert ((found[:, LOW] <= wanted) & (wanted <= found[:, HIGH])).all()
     np.testing.assert_allclose(found[:, VALUE], wanted.astype(np.float64), rtol=1e-13)
     assert (found[:, HIGH] - found[:, LOW] <= 3e-12 * found[:, VALUE] + 1e-280).all()
-    for row in range(len(hidden)):
-        alone = head.log_z(hidden[row : row + 1].copy(), scale)[0]
+    for row in range(len(hidden_states)):
+        alone = head.log_z(hidden_states[row : row + 1].copy(), scale)[0]
         np.testing.assert_array_equal(alone, found[row])
 
 

@@ -15,10 +15,10 @@ def test_centroids_whose_float32_dots_overflow_are_routed_by_the_exact_ones() ->
 
 def test_hidden_sizes_whose_sums_would_overflow_are_routed_without_codes() -> None:
     softmax = make_softmax(20, LARGEST_DIM + 1)
-    hidden = np.ones((2, LARGEST_DIM + 1), np.float32)
+    hidden_states = np.ones((2, LARGEST_DIM + 1), np.float32)
     arrays = screen_arrays(softmax)
-    top = make_head("screen", softmax).topk(hidden, 3)
-    cluster = int(dot64(arrays["centroids"], hidden[0]).argmax())
+    top = make_head("screen", softmax).topk(hidden_states, 3)
+    cluster = int(dot64(arrays["centroids"], hidden_states[0]).argmax())
     listed = np.sort(arrays["ids"][arrays["offsets"][cluster] : arrays["offsets"][cluster + 1]])
-    logits = dot64(softmax.weight[listed], hidden[0]) + softmax.bias[listed]
+    logits = dot64(softmax.weight[listed], hidden_states[0]) + softmax.bias[listed]
     assert (top.ids == listed[np.argsort(-logits, kind="stable")[:3]]).all()

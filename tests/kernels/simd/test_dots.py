@@ -8,10 +8,10 @@ from logitsieve.kernels.simd.pointers import pointer, shift
 
 
 @kernel("(float32[:,::1], float32[:,::1], float32[:,:,::1], float32[:,::1])")
-def four_by_few(weight, hidden, few, single):
-    """few [2, 10, 4]: for 1, then for 2, 3, 4 rows of hidden, in both ways; single [4, 4]."""
-    dim = hidden.shape[1]
-    w, h = pointer(weight), pointer(hidden)
+def four_by_few(weight, hidden_states, few, single):
+    """few [2, 10, 4]: for 1, then for 2, 3, 4 hidden states, in both ways; single [4, 4]."""
+    dim = hidden_states.shape[1]
+    w, h = pointer(weight), pointer(hidden_states)
     rows = 0, dim, 2 * dim, 3 * dim
     at_once, in_parts = pointer(few), shift(pointer(few), 40)
     for count in range(1, 5):
@@ -32,7 +32,7 @@ def test_float32_dots_stay_within_the_bound_whatever_their_number(dim: int) -> N
     four_by_few(*longer, few, single)
     for found in few:
         np.testing.assert_array_equal(found, single[[0, 0, 1, 0, 1, 2, 0, 1, 2, 3]])
-    weight, hidden = longer[:, :4]
-    true = hidden.astype(np.float64) @ weight.astype(np.float64).T
-    norms = np.linalg.norm(hidden, axis=1)[:, None] * np.linalg.norm(weight, axis=1)
+    weight, hidden_states = longer[:, :4]
+    true = hidden_states.astype(np.float64) @ weight.astype(np.float64).T
+    norms = np.linalg.norm(hidden_states, axis=1)[:, None] * np.linalg.norm(weight, axis=1)
     assert (np.abs(single - true) <= dim * 2.0**-24 * norms * 1.01).all()

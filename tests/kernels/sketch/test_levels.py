@@ -89,12 +89,12 @@ def flat(seed: int = 0, rows: int = V) -> tuple[Softmax, np.ndarray]:
 
 def tail_errors(seed: int) -> Float64:
     """[3, 200, B] errors of tails over the norms of both, for the rotation of that seed."""
-    softmax, hidden = flat(rows=200)
-    basis = rotated(softmax, hidden)
+    softmax, hidden_states = flat(rows=200)
+    basis = rotated(softmax, hidden_states)
     turned = sketch_arrays(softmax, basis, F, seed=seed)
     solver = solve(turned)
     rows = softmax.weight.astype(np.float64) @ solver.inverse
-    tails = (hidden.astype(np.float64) @ basis_of(turned).T)[:, F:].T
+    tails = (hidden_states.astype(np.float64) @ basis_of(turned).T)[:, F:].T
     _, *levels = codings_of(turned, np.arange(200))
     lengths = np.linalg.norm(tails, axis=0)
     return np.stack(
@@ -117,16 +117,16 @@ def test_errors_of_tails_have_the_law_of_a_coordinate_of_a_direction() -> None:
 
 
 @kernel("(int64, float32[::1], int64, float32[::1])")
-def bound_by_level_0(address, hidden, rows, uppers):
+def bound_by_level_0(address, hidden_states, rows, uppers):
     """Fill bounds by level 0 [V, padded], as if for `rows` best; return the margin, -1: refused."""
     descriptor = int64_pointer(address)
-    sketch, dim = sketch_at(descriptor), padded(hidden.size)
+    sketch, dim = sketch_at(descriptor), padded(hidden_states.size)
     scratch = np.empty(dim + size_of(coded_at(descriptor, nowhere())), np.float64)
     start = shift(pointer(scratch), dim)
     coded = coded_at(descriptor, start)
-    norm, margin = widen_hidden(descriptor, pointer(hidden), pointer(scratch)), -1.0
+    norm, margin = widen_hidden(descriptor, pointer(hidden_states), pointer(scratch)), -1.0
     if norm >= 0:
-        turn_rows(descriptor, pointer(hidden), np.int64(1), start, np.int64(0))
+        turn_rows(descriptor, pointer(hidden_states), np.int64(1), start, np.int64(0))
         encode_query(descriptor, norm, coded, rows)
         query, margin = factors_of(coded.factors), coded.factors[MARGIN]
         for group in range(sketch.groups):
@@ -172,8 +172,8 @@ def test_no_logit_is_above_its_bound_by_level_0(kind: str, chance: float) -> Non
 
 
 def test_norms_of_errors_are_those_of_the_docs() -> None:
-    softmax, hidden = flat()
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), F)
+    softmax, hidden_states = flat()
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), F)
     rows = softmax.weight.astype(np.float64) @ solve(arrays).inverse
     _, *levels = codings_of(arrays, np.arange(V))
     lengths = np.linalg.norm(rows[:, F:], axis=1)
@@ -182,18 +182,18 @@ def test_norms_of_errors_are_those_of_the_docs() -> None:
 
 
 def test_each_grade_computes_fewer_rows_and_finds_the_best() -> None:
-    softmax, hidden = flat()
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), F)
+    softmax, hidden_states = flat()
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), F)
     full = FullHead(softmax)
     head = sketch_head(softmax, arrays, fallback=full)
     grades = [head.with_knobs(max_error=grade) for grade in GRADES[1:]]
-    tops = [head.topk(hidden, 5) for head in (head, *grades)]
+    tops = [head.topk(hidden_states, 5) for head in (head, *grades)]
     for top in tops:
-        np.testing.assert_array_equal(top.ids, full.topk(hidden, 5).ids)
+        np.testing.assert_array_equal(top.ids, full.topk(hidden_states, 5).ids)
     assert [top.proven.all() for top in tops] == [True, False, False]
     scanned = [top.scanned.mean() for top in tops]
     assert scanned[2] <= scanned[1] < scanned[0] < V
-    assert np.isinf(grades[0].candidates(hidden, 5).upper).all()
+    assert np.isinf(grades[0].candidates(hidden_states, 5).upper).all()
 
 
 def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
@@ -202,22 +202,22 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
     In four rotations it was 1.5 to 2.1 times as many, with the first ones; in two of them 3.6 to
     5.2 times if thresholds rise only after 256 rows, which may wait to be computed together.
     """
-    softmax, hidden = flat(rows=20_000)
-    arrays = sketch_arrays(softmax, rotated(softmax, hidden), F)
+    softmax, hidden_states = flat(rows=20_000)
+    arrays = sketch_arrays(softmax, rotated(softmax, hidden_states), F)
     descriptor = sketch_descriptor(softmax.descriptor, arrays, 0.0)
-    proven = np.empty((len(hidden), 2, softmax.vocab_size), np.float32)
-    for row, each in zip(hidden, proven, strict=True):
+    proven = np.empty((len(hidden_states), 2, softmax.vocab_size), np.float32)
+    for row, each in zip(hidden_states, proven, strict=True):
         certified_bounds(descriptor.ctypes.data, row[None], each[0], each[1])
     estimates = proven.mean(axis=1)
-    best = np.maximum.accumulate(logits64(softmax.weight, softmax.bias, hidden), axis=1)
+    best = np.maximum.accumulate(logits64(softmax.weight, softmax.bias, hidden_states), axis=1)
     first = LANES * FIRST  # rows, of which the best estimates give the first threshold
     best[:, :first] = best[:, first - 1 : first]
     for max_error in (1e-3, 1e-15):
         uppers = estimates + reach(max_error, 1, D - F) * (proven[:, 1] - estimates)
         at_once = (uppers[:, 1:] >= best[:, :-1]).sum()
         head = sketch_head(softmax, arrays, fallback=FullHead(softmax))
-        top = head.with_knobs(max_error=max_error).topk(hidden, 1)
-        assert top.scanned.sum() <= 2 * at_once + 2 * SEEDS * len(hidden)
+        top = head.with_knobs(max_error=max_error).topk(hidden_states, 1)
+        assert top.scanned.sum() <= 2 * at_once + 2 * SEEDS * len(hidden_states)
 
 
 @pytest.mark.parametrize("vocab_size", [1024, 1021, 3001])
@@ -225,12 +225,12 @@ def test_the_threshold_rises_as_soon_as_a_better_row_is_likely() -> None:
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.25, 2.0])
 def test_the_estimated_log_z_is_near_the_true_one(vocab_size: int, k: int, scale: float) -> None:
     softmax = make_softmax(vocab_size, 192, scale=2)
-    arrays, hidden = usual_sketch(softmax), make_hidden(40, 192, scale=0.6)
-    true = FullHead(softmax).best_with_log_z(hidden, k, scale)
+    arrays, hidden_states = usual_sketch(softmax), make_hidden(40, 192, scale=0.6)
+    true = FullHead(softmax).best_with_log_z(hidden_states, k, scale)
     for max_error in (1e-15, 1e-3):
         full = FullHead(softmax)
         head = SketchHead(softmax, arrays, fallback=full, knobs={"max_error": max_error})
-        found = head.best_with_log_z(hidden, k, scale)
+        found = head.best_with_log_z(hidden_states, k, scale)
         np.testing.assert_array_equal(found.ids, true.ids)
         np.testing.assert_array_equal(found.logits, true.logits)
         off = found.log_z[:, VALUE] - (scale * true.log_z[:, TOP] + true.log_z[:, VALUE])

@@ -40,7 +40,7 @@ def row_of(rows: np.ndarray, row: int) -> tuple[np.ndarray, int]:
 
 
 def refuse(rows: np.ndarray, row: int) -> None:
-    raise InvalidRequest(f"hidden[{row}]", "NaN", "finite values")
+    raise InvalidRequest(f"hidden_states[{row}]", "NaN", "finite values")
 
 
 def die(*others: Any) -> None:
@@ -57,7 +57,7 @@ def test_calls_and_errors_are_of_other_processes_in_their_order(cluster: None) -
     with pytest.raises(InvalidRequest) as caught:
         list(Workers(RayExecutor()).map(refuse, [(shared, 7)]))
     assert type(caught.value) is InvalidRequest
-    assert caught.value.field == "hidden[7]"
+    assert caught.value.field == "hidden_states[7]"
 
 
 def test_workers_always_killed_end_a_build(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,8 @@ def test_another_replica_is_asked_where_one_dies_and_none_after_an_error() -> No
     lefts = [question[3] for question in handle.asked]
     assert lefts == sorted(lefts, reverse=True)
     assert len(set(lefts)) == 3
-    handle = Handle((0.1, InvalidRequest("hidden", "nan", "finite numbers")))
-    with pytest.raises(InvalidRequest, match="hidden: got nan, allowed: finite numbers"):
+    handle = Handle((0.1, InvalidRequest("hidden_states", "nan", "finite numbers")))
+    with pytest.raises(InvalidRequest, match="hidden_states: got nan, allowed: finite numbers"):
         decoder_of(handle).topk(HIDDEN, 5)
     assert len(handle.asked) == 1
 

@@ -87,7 +87,7 @@ def test_clients_get_the_answers_of_one_index(deployed: Deployed, whole: LocalDe
     np.testing.assert_allclose(scored, right, atol=1e-5)
     bad = HIDDEN.copy()
     bad[2, 3] = np.nan
-    with pytest.raises(InvalidRequest, match="hidden"):
+    with pytest.raises(InvalidRequest, match="hidden_states"):
         client.topk(bad, 5)
 
 

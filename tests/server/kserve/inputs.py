@@ -22,8 +22,8 @@ def given(name: str, array: np.ndarray, datatype: str) -> Any:
     return tensor
 
 
-def hidden(array: np.ndarray = HIDDEN) -> Any:
-    return given("hidden", array, "FP16" if array.dtype == np.float16 else "FP32")
+def hidden_states(array: np.ndarray = HIDDEN) -> Any:
+    return given("hidden_states", array, "FP16" if array.dtype == np.float16 else "FP32")
 
 
 def whole(name: str, value: int) -> Any:

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from logitsieve.server.kserve.infer import to_request
 from tests.refusals import refused
-from tests.server.kserve.inputs import HIDDEN, SAMPLE, SEEDS, given, hidden, raised, whole
+from tests.server.kserve.inputs import HIDDEN, SAMPLE, SEEDS, given, hidden_states, raised, whole
 from tests.server.running import WAIT_S, Running
 
 
@@ -22,7 +22,10 @@ from tests.server.running import WAIT_S, Running
 def test_topk_is_our_own(server: Running, client: Any, dtype: type) -> None:
     rows: np.ndarray = HIDDEN.astype(dtype)
     result = client.infer(
-        "demo", [hidden(rows), whole("k", 5)], request_id="7", parameters={"normalizer": "full"}
+        "demo",
+        [hidden_states(rows), whole("k", 5)],
+        request_id="7",
+        parameters={"normalizer": "full"},
     )
     ours = server.client.topk(rows, 5, model="demo", normalizer="full")
     np.testing.assert_array_equal(result.as_numpy("ids"), ours.ids)
@@ -40,7 +43,7 @@ def test_draws_are_our_own(server: Running, client: Any) -> None:
     many = {"step": 3, "temperature": 0.5, "top_k": 50, "top_p": 0.9}
     one_seed = np.array([7], np.uint64)  # spread over the rows
     for samples, seeds, options in (([whole("samples", 4)], SEEDS, many), ([], one_seed, {})):
-        inputs = [hidden(), *samples, given("seeds", seeds, "UINT64")]
+        inputs = [hidden_states(), *samples, given("seeds", seeds, "UINT64")]
         result = client.infer("demo", inputs, parameters=SAMPLE | options)
         own: Any = {"seeds": seeds if samples else 7, "model": "demo", **options}
         ours = server.client.sample(HIDDEN, 4 if samples else 1, **own)
@@ -52,7 +55,7 @@ def test_draws_are_our_own(server: Running, client: Any) -> None:
 def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, client: Any) -> None:
     result = client.infer(
         "demo",
-        [hidden(), whole("k", 3)],
+        [hidden_states(), whole("k", 3)],
         model_version="2",
         outputs=[triton.InferRequestedOutput("scanned"), triton.InferRequestedOutput("ids")],
         parameters={"head": "screen", "knobs.probes": 2},
@@ -61,13 +64,13 @@ def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, c
     np.testing.assert_array_equal(result.as_numpy("scanned"), ours.answer.scanned)
     assert [tensor.name for tensor in result.get_response().outputs] == ["scanned", "ids"]
     assert result.get_response().parameters["head"].string_param == "screen"
-    exact = client.infer("demo", [hidden(), whole("k", 3)], parameters={"exact": True})
+    exact = client.infer("demo", [hidden_states(), whole("k", 3)], parameters={"exact": True})
     assert exact.as_numpy("proven").all()
     assert exact.get_response().parameters["max_error"].double_param == 0.0
-    proven = client.infer("other", [hidden(), whole("k", 3)], parameters={"max_error": 0})
+    proven = client.infer("other", [hidden_states(), whole("k", 3)], parameters={"max_error": 0})
     assert proven.get_response().parameters["head"].string_param == "sketch"
     assert proven.as_numpy("proven").all()
-    wide = client.infer("other", [hidden(), whole("k", 3)], parameters={"width": 1e-4})
+    wide = client.infer("other", [hidden_states(), whole("k", 3)], parameters={"width": 1e-4})
     ours = server.client.topk(HIDDEN, 3, model="other", width=1e-4)
     np.testing.assert_array_equal(wide.as_numpy("log_z"), ours.answer.log_z)
     assert wide.get_response().parameters["normalizer"].string_param == "sketch"
@@ -75,7 +78,7 @@ def test_a_version_a_head_with_knobs_some_outputs_and_a_width(server: Running, c
 
 def request(**more: Any) -> Any:
     message = kserve.ModelInferRequest(model_name="demo", **more)
-    rows = message.inputs.add(name="hidden", datatype="FP32", shape=HIDDEN.shape)
+    rows = message.inputs.add(name="hidden_states", datatype="FP32", shape=HIDDEN.shape)
     rows.contents.fp32_contents.extend(HIDDEN.ravel().tolist())
     count = message.inputs.add(name="k", datatype="INT32", shape=[1])
     count.contents.int_contents.append(2)
@@ -98,10 +101,10 @@ def test_typed_contents_and_fields_that_are_unknown(server: Running) -> None:
 def test_typed_contents_are_counted_before_they_are_read() -> None:
     message = request()
     message.inputs[0].contents.fp32_contents.extend([0.0] * 1000)
-    named = {"hidden.contents": message}
+    named = {"hidden_states.contents": message}
     message = request()
     message.inputs[0].shape[0] = 1 << 20
-    named["hidden"] = message
+    named["hidden_states"] = message
     message = request(parameters={"method": {"string_param": "sample"}})
     message.inputs[1].name, message.inputs[1].datatype = "seeds", "UINT64"
     message.inputs[1].shape[0] = 1 << 20
@@ -115,36 +118,40 @@ def test_typed_contents_are_counted_before_they_are_read() -> None:
     ("inputs", "parameters", "named"),
     [
         ([], {}, "k"),
-        ([whole("k", 2)], {}, "hidden"),
-        ([hidden()], {}, "k: got no such input, allowed: an INT32 input of one integer"),
-        ([hidden(), whole("k", 0)], {}, "k"),
-        ([hidden(), whole("k", -1)], {}, "k"),
-        ([hidden(), whole("k", 129)], {}, "k"),
-        ([hidden(), whole("k", 2), whole("k", 2)], {}, "inputs"),
-        ([hidden(), whole("samples", 2)], {}, "inputs"),
-        ([hidden(), whole("samples", 2)], SAMPLE, "seeds"),
-        ([hidden(), given("seeds", SEEDS, "UINT64")], SAMPLE | {"top_k": 129}, "top_k"),
-        ([hidden(HIDDEN[:, :23]), whole("k", 2)], {}, "hidden"),
-        ([hidden(np.full((1, 24), np.nan, np.float32)), whole("k", 2)], {}, "hidden"),
-        ([hidden(np.zeros((257, 24), np.float32)), whole("k", 2)], {}, "hidden"),
-        ([given("hidden", HIDDEN.astype(np.float64), "FP64"), whole("k", 2)], {}, "hidden"),
-        ([given("hidden", HIDDEN[0], "FP32"), whole("k", 2)], {}, "hidden"),
-        ([hidden(), whole("k", 2)], {"method": "beam"}, "parameters.method"),
+        ([whole("k", 2)], {}, "hidden_states"),
+        ([hidden_states()], {}, "k: got no such input, allowed: an INT32 input of one integer"),
+        ([hidden_states(), whole("k", 0)], {}, "k"),
+        ([hidden_states(), whole("k", -1)], {}, "k"),
+        ([hidden_states(), whole("k", 129)], {}, "k"),
+        ([hidden_states(), whole("k", 2), whole("k", 2)], {}, "inputs"),
+        ([hidden_states(), whole("samples", 2)], {}, "inputs"),
+        ([hidden_states(), whole("samples", 2)], SAMPLE, "seeds"),
+        ([hidden_states(), given("seeds", SEEDS, "UINT64")], SAMPLE | {"top_k": 129}, "top_k"),
+        ([hidden_states(HIDDEN[:, :23]), whole("k", 2)], {}, "hidden_states"),
+        ([hidden_states(np.full((1, 24), np.nan, np.float32)), whole("k", 2)], {}, "hidden_states"),
+        ([hidden_states(np.zeros((257, 24), np.float32)), whole("k", 2)], {}, "hidden_states"),
         (
-            [hidden(), whole("k", 2)],
+            [given("hidden_states", HIDDEN.astype(np.float64), "FP64"), whole("k", 2)],
+            {},
+            "hidden_states",
+        ),
+        ([given("hidden_states", HIDDEN[0], "FP32"), whole("k", 2)], {}, "hidden_states"),
+        ([hidden_states(), whole("k", 2)], {"method": "beam"}, "parameters.method"),
+        (
+            [hidden_states(), whole("k", 2)],
             {"tempo": 3},
             "parameters.tempo: got 'tempo' for topk, allowed: method, head, knobs.<name>, ",
         ),
-        ([hidden(), whole("k", 2)], {"temperature": 1.0}, "parameters.temperature"),
-        ([hidden(), whole("k", 2)], {"normalizer": "none"}, "parameters.normalizer"),
-        ([hidden(), whole("k", 2)], {"exact": 1}, "parameters.exact"),
-        ([hidden(), whole("k", 2)], {"width": "narrow"}, "parameters.width"),
-        ([hidden(), whole("k", 2)], {"width": -0.5}, "width"),
-        ([hidden(), whole("k", 2)], {"exact": True, "head": "screen"}, "parameters"),
-        ([hidden(), whole("k", 2)], {"min_precision": 0.0}, "min_precision"),
-        ([hidden(), whole("k", 2)], {"max_error": "0"}, "parameters.max_error"),
-        ([hidden(), whole("k", 2)], {"max_error": 1.0}, "max_error"),
-        ([hidden(), whole("k", 2)], {"head": "screen", "knobs.speed": 1}, "speed"),
+        ([hidden_states(), whole("k", 2)], {"temperature": 1.0}, "parameters.temperature"),
+        ([hidden_states(), whole("k", 2)], {"normalizer": "none"}, "parameters.normalizer"),
+        ([hidden_states(), whole("k", 2)], {"exact": 1}, "parameters.exact"),
+        ([hidden_states(), whole("k", 2)], {"width": "narrow"}, "parameters.width"),
+        ([hidden_states(), whole("k", 2)], {"width": -0.5}, "width"),
+        ([hidden_states(), whole("k", 2)], {"exact": True, "head": "screen"}, "parameters"),
+        ([hidden_states(), whole("k", 2)], {"min_precision": 0.0}, "min_precision"),
+        ([hidden_states(), whole("k", 2)], {"max_error": "0"}, "parameters.max_error"),
+        ([hidden_states(), whole("k", 2)], {"max_error": 1.0}, "max_error"),
+        ([hidden_states(), whole("k", 2)], {"head": "screen", "knobs.speed": 1}, "speed"),
     ],
 )
 def test_refusals(client: Any, inputs: list[Any], parameters: dict[str, Any], named: str) -> None:
@@ -165,7 +172,7 @@ def test_refusals(client: Any, inputs: list[Any], parameters: dict[str, Any], na
 def test_outputs_that_are_refused(client: Any, names: list[str], classes: int, said: str) -> None:
     wanted = [triton.InferRequestedOutput(name, class_count=classes) for name in names]
     with pytest.raises(InferenceServerException, match=said):
-        client.infer("demo", [hidden(), whole("k", 2)], outputs=wanted)
+        client.infer("demo", [hidden_states(), whole("k", 2)], outputs=wanted)
 
 
 def reshape(message: Any, name: str, size: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from logitsieve.server.app import _announce
-from tests.server.kserve.inputs import SAMPLE, SEEDS, given, hidden, raised, whole
+from tests.server.kserve.inputs import SAMPLE, SEEDS, given, hidden_states, raised, whole
 from tests.server.running import WAIT_S, Running, requests_total
 
 
@@ -31,11 +31,11 @@ def test_metadata_is_what_model_infer_takes_and_gives(client: Any) -> None:
     metadata = client.get_model_metadata("demo")
     assert list(metadata.versions) == ["1", "2"]
     shapes = {t.name: (t.datatype, list(t.shape)) for t in metadata.inputs}
-    assert shapes["hidden"] == ("FP32", [-1, 24])
+    assert shapes["hidden_states"] == ("FP32", [-1, 24])
     assert shapes["k"] == ("INT32", [1])
     results = [
-        client.infer("demo", [hidden(), whole("k", 2)], parameters={"normalizer": "full"}),
-        client.infer("demo", [hidden(), given("seeds", SEEDS, "UINT64")], parameters=SAMPLE),
+        client.infer("demo", [hidden_states(), whole("k", 2)], parameters={"normalizer": "full"}),
+        client.infer("demo", [hidden_states(), given("seeds", SEEDS, "UINT64")], parameters=SAMPLE),
     ]
     told = {t.name: t.datatype for t in metadata.outputs}
     found = {t.name: t.datatype for result in results for t in result.get_response().outputs}
@@ -45,7 +45,7 @@ def test_metadata_is_what_model_infer_takes_and_gives(client: Any) -> None:
 def test_what_there_is_not_and_garbage(client: Any, server: Running) -> None:
     for model, version in (("nothing", ""), ("demo", "3"), ("demo", "9")):
         with raised("NOT_FOUND"):
-            client.infer(model, [hidden(), whole("k", 2)], model_version=version)
+            client.infer(model, [hidden_states(), whole("k", 2)], model_version=version)
         with raised("NOT_FOUND"):
             client.get_model_metadata(model, version)
     with raised("UNIMPLEMENTED"):
@@ -72,7 +72,7 @@ def test_loading_is_for_the_admin_port(server: Running, client: Any) -> None:
 
 
 def test_calls_are_counted_by_their_own_names(server: Running, client: Any) -> None:
-    client.infer("demo", [hidden(), whole("k", 2)])
+    client.infer("demo", [hidden_states(), whole("k", 2)])
     text = server.server.metrics.text().decode()
     assert requests_total("ModelInfer", "demo", "OK", "1") in text
 

@@ -57,9 +57,9 @@ def on_gpu(loop: Loop, models: Path) -> Iterator[Running]:
 
 
 def test_a_server_answers_on_a_gpu_as_on_the_host(on_gpu: Running, models: Path) -> None:
-    hidden, batches = make_hidden(3), value(on_gpu, "logitsieve_batch_rows_count")
-    host = LocalDecoder(open_index(models / "demo" / "1")).topk(hidden, 5)
-    top = on_gpu.client.topk(hidden, 5, model="demo")
+    hidden_states, batches = make_hidden(3), value(on_gpu, "logitsieve_batch_rows_count")
+    host = LocalDecoder(open_index(models / "demo" / "1")).topk(hidden_states, 5)
+    top = on_gpu.client.topk(hidden_states, 5, model="demo")
     np.testing.assert_array_equal(top.ids, host.ids)
     np.testing.assert_array_equal(top.logits, host.logits)
     assert get(on_gpu, "/readyz")[0] == 200

@@ -77,11 +77,11 @@ def ask(run: Running, domain: int, rows: int) -> Answer:
     """How the last call was answered, when the rows of all of them have been judged."""
     before, answer = judged(run), None
     for seed in range(rows // ROWS):
-        hidden = contexts(domain, ROWS, seed=10 + seed)
-        reply = run.client.topk(hidden, K, model="demo")
+        hidden_states = contexts(domain, ROWS, seed=10 + seed)
+        reply = run.client.topk(hidden_states, K, model="demo")
         answer = reply.answer
         if answer.head == "full":
-            full = make_head("full", make_softmax()).topk(hidden, K)
+            full = make_head("full", make_softmax()).topk(hidden_states, K)
             assert (reply.logits == full.logits).all()
         while judged(run) < before + (seed + 1) * ROWS:
             pass

@@ -22,7 +22,7 @@ def asked(measured: Running, rows: int, k: int, **spec: object) -> Choice:
     """Head and probes of the answer to a spec as any client may send it."""
     request = pb.TopKRequest(
         model_spec=pb.ModelSpec(model="demo@2", **spec),  # type: ignore[arg-type]
-        hidden=put(pb.Tensor(), make_hidden(rows)),
+        hidden_states=put(pb.Tensor(), make_hidden(rows)),
         k=k,
     )
     reply = pb.TopKResponse.FromString(measured.raw("Decoder/TopK", request.SerializeToString()))

@@ -80,7 +80,7 @@ def test_what_a_shard_refuses_is_refused_by_name(client: DecoderClient) -> None:
         client.topk(HIDDEN, 5, normalizer="lowrank")
     with refused("head"):
         client.topk(HIDDEN, 5, head="screen")
-    with refused("hidden[2]"):
+    with refused("hidden_states[2]"):
         client.sample(bad)
 
 

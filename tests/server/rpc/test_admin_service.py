@@ -124,8 +124,8 @@ def test_models_that_were_not_there_at_the_start(served: Administered, models: P
     )  # held to the limit that the port has
     loaded, small = served.admin.load("large", 1), served.run.client.model("demo@1")
     assert loaded.limits.max_request_bytes == small.limits.max_request_bytes
-    hidden = make_hidden(3, dim=200)
-    assert served.run.client.topk(hidden, 2, model="large").ids.shape == (3, 2)
+    hidden_states = make_hidden(3, dim=200)
+    assert served.run.client.topk(hidden_states, 2, model="large").ids.shape == (3, 2)
 
 
 def write_spoiled(models: Path, fault: str) -> None:

@@ -25,13 +25,13 @@ def spec_with(**fields: Any) -> pb.ModelSpec:
 
 # By the field that is named.
 HIDDENS: dict[str, list[Any]] = {
-    "hidden.dtype": [tensor(0, 1, 24), tensor(99, 1, 24), tensor(-1, 1, 24)],
-    "hidden.data": [
+    "hidden_states.dtype": [tensor(0, 1, 24), tensor(99, 1, 24), tensor(-1, 1, 24)],
+    "hidden_states.data": [
         tensor(FLOAT32, 1, 24, bytes(95)),
         tensor(FLOAT32, 2, 24, bytes(96)),
         tensor(FLOAT32, UINT32_MAX, UINT32_MAX, bytes(96)),
     ],
-    "hidden": [
+    "hidden_states": [
         *(None, pb.Tensor(), tensor(FLOAT32, 0, 24), tensor(FLOAT32, 200, 0)),
         *(tensor(FLOAT32, UINT32_MAX, 0, b""), tensor(FLOAT32, 4, 23), tensor(FLOAT32, 24, 1)),
         *(tensor(INT32, 4, 24), tensor(BOOL, 4, 24, bytes(96)), tensor(FLOAT32, 257, 24)),
@@ -95,7 +95,7 @@ CONSTRAINTS = [
     ),
 ]
 OWN: dict[str, dict[str, list[Any]]] = {
-    "TopK": {"k": [0, 129, UINT32_MAX], "hidden[0]": [tensor(FLOAT32, 4, 24, NAN * 96)]},
+    "TopK": {"k": [0, 129, UINT32_MAX], "hidden_states[0]": [tensor(FLOAT32, 4, 24, NAN * 96)]},
     "BeamStep": {
         "beams_in": [0, 3, UINT32_MAX],
         "beams_out": [0, 129],
@@ -205,7 +205,7 @@ def test_what_is_not_set_has_its_default(
 
 
 def test_a_message_of_64_megabytes(server: Running) -> None:
-    huge = changed("TopK", hidden=tensor(FLOAT32, 1 << 19, 32))
+    huge = changed("TopK", hidden_states=tensor(FLOAT32, 1 << 19, 32))
     with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
         server.raw("Decoder/TopK", huge.SerializeToString())
     with pytest.raises(RequestTooLarge):

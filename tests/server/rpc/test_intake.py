@@ -316,8 +316,10 @@ def test_over_a_real_port(serve: Serve, streams: bool) -> None:
 
 
 def test_a_call_that_failed_keeps_no_message(serve: Serve) -> None:
-    hidden = put(pb.Tensor(), np.full((1000, 24), np.nan, np.float32))
-    not_finite = pb.TopKRequest(model_spec=SPEC, hidden=hidden, k=3).SerializeToString()
+    hidden_states = put(pb.Tensor(), np.full((1000, 24), np.nan, np.float32))
+    not_finite = pb.TopKRequest(
+        model_spec=SPEC, hidden_states=hidden_states, k=3
+    ).SerializeToString()
     with serve() as run:
         check = "/grpc.health.v1.Health/Check"
 

@@ -47,10 +47,10 @@ def test_the_list_is_that_of_the_contract() -> None:
 @pytest.mark.parametrize("rows", [0, 9])
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
 def test_too_few_or_too_many_rows_are_refused_before_they_wait(rpc: Rpc[Any], rows: int) -> None:
-    request = changed(rpc.name, hidden=tensor(1, rows, 24))
+    request = changed(rpc.name, hidden_states=tensor(1, rows, 24))
     with pytest.raises(InvalidRequest, match=r"1\.\.8 rows") as caught:
         METHODS[rpc.field].read(request, ServeConfig(max_rows=8), cast(Index, None))
-    assert caught.value.field == "hidden"
+    assert caught.value.field == "hidden_states"
 
 
 ROWS = 12
@@ -75,8 +75,8 @@ OF_ROWS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("head", ["full", "screen", "sketch", "svd"])
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
 def test_parts_make_whole(whole: LocalDecoder, rpc: Rpc[Any], head: str, constrained: bool) -> None:
-    hidden = put(pb.Tensor(), make_hidden(ROWS, seed=4))
-    request = changed(rpc.name, hidden=hidden, **OF_ROWS[rpc.name])
+    hidden_states = put(pb.Tensor(), make_hidden(ROWS, seed=4))
+    request = changed(rpc.name, hidden_states=hidden_states, **OF_ROWS[rpc.name])
     if constrained:
         bias = put(pb.Tensor(), np.linspace(-1, 1, 2 * ROWS, dtype=np.float32))
         named: Any = {"banned": EACH_TWO, "repeated": EACH_TWO, "repetition_penalty": 1.5}
@@ -94,8 +94,8 @@ async def test_a_mistake_in_a_later_part_names_the_row_of_the_request(whole: Loc
     ids = np.arange(300, dtype=np.int32)
     offsets = np.array([0] * 11 + [300, 300], np.int32)
     sets = pb.IdSets(offsets=put(pb.Tensor(), offsets), ids=put(pb.Tensor(), ids))
-    hidden = put(pb.Tensor(), make_hidden(ROWS))
-    request = changed("Sample", hidden=hidden, **OF_ROWS["Sample"])
+    hidden_states = put(pb.Tensor(), make_hidden(ROWS))
+    request = changed("Sample", hidden_states=hidden_states, **OF_ROWS["Sample"])
     request.constraints.CopyFrom(pb.Constraints(banned=sets))
     prepared = METHODS["sample"].read(request, ServeConfig(), whole.index)
     point, future = whole.engine("full", (), ""), asyncio.get_running_loop().create_future()
@@ -120,7 +120,7 @@ def in_oneof(message: Any, group: str, rpc: Rpc[Any], kind: Any) -> bool:
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
 def test_every_place_of_an_rpc_is_filled(rpc: Rpc[Any]) -> None:
     signature = inspect.signature(getattr(Decoder, rpc.method))
-    keywords = {"hidden", "constraints", "model", "head", "knobs", "normalizer"}
+    keywords = {"hidden_states", "constraints", "model", "head", "knobs", "normalizer"}
     fields = rpc.response.DESCRIPTOR.fields_by_name
     places = {
         "DecodeRequest": in_oneof(pb.DecodeRequest, "request", rpc, rpc.request),

@@ -218,5 +218,5 @@ def test_defects_are_incidents_and_the_server_and_its_stream_live_on(
         assert "secret" not in said
     gate.failure = None
     assert tight.client.topk(LARGE, 3, model="demo").ids.shape == (64, 3)
-    small = changed("TopK", hidden=put(pb.Tensor(), make_hidden(1)))
+    small = changed("TopK", hidden_states=put(pb.Tensor(), make_hidden(1)))
     assert stream.ask(asked("TopK", 2, small)).top_k.ids.rows == 1

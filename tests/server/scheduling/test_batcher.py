@@ -43,12 +43,14 @@ def waiting(
     together: int = 1,
 ) -> QueuedRequest:
     """A request, by its rows or how many they are."""
-    hidden = make_hidden(rows) if isinstance(rows, int) else rows
-    asked, own = TopKRequest(hidden, k), hidden if independent else None
-    prepared = PreparedRequest(len(hidden), k, 0, 0, "best", lambda: asked, own, together)
+    hidden_states = make_hidden(rows) if isinstance(rows, int) else rows
+    asked, own = TopKRequest(hidden_states, k), hidden_states if independent else None
+    prepared = PreparedRequest(len(hidden_states), k, 0, 0, "best", lambda: asked, own, together)
     future = asyncio.get_running_loop().create_future()
     pace = pace or RunningMean()
-    return QueuedRequest(point, prepared, us * len(hidden), pace, 0, deadline, future, offloaded)
+    return QueuedRequest(
+        point, prepared, us * len(hidden_states), pace, 0, deadline, future, offloaded
+    )
 
 
 def take(queue: Batcher) -> Batch:
@@ -243,8 +245,8 @@ async def test_only_who_meets_others_waits_for_more() -> None:
 @pytest.mark.parametrize("normalizer", ["", "candidates", "sampled", "sketch", "full"])
 async def test_answers_are_as_if_alone(whole: LocalDecoder, head: str, normalizer: str) -> None:
     point = whole.engine(head, (), normalizer)
-    hidden = make_hidden(2 * BATCH_ROWS + 9, seed=3)
-    parts = [hidden[:1], hidden[1:8].astype(np.float16), hidden[8:]]
+    hidden_states = make_hidden(2 * BATCH_ROWS + 9, seed=3)
+    parts = [hidden_states[:1], hidden_states[1:8].astype(np.float16), hidden_states[8:]]
 
     queue = batcher()
     for part in parts:
@@ -270,7 +272,7 @@ async def test_a_bad_request_spoils_no_other(whole: LocalDecoder) -> None:
     fine, wrong = compute(batch.requests)
     assert_same(fine, point.answer(TopKRequest(good, 5)))
     assert isinstance(wrong, InvalidRequest)
-    assert wrong.field == "hidden[0]"  # its own row, not that of the batch
+    assert wrong.field == "hidden_states[0]"  # its own row, not that of the batch
 
 
 @pytest.mark.parametrize("us", [0.5, US, 1e6])

@@ -107,10 +107,10 @@ def reply_of(rows: int, missing: tuple[RowRange, ...] = ()) -> TopKReply:
     return TopKReply(np.zeros((rows, 5), np.int32), np.zeros((rows, 5), np.float32), answer)
 
 
-def joinable(work: Executor, point: Any, hidden: np.ndarray = ROW, **options: Any) -> Any:
+def joinable(work: Executor, point: Any, hidden_states: np.ndarray = ROW, **options: Any) -> Any:
     """A request that others may share a batch with."""
-    asked = TopKRequest(hidden, 5)
-    request = PreparedRequest(len(hidden), 5, 0, 0, "best", lambda: asked, hidden)
+    asked = TopKRequest(hidden_states, 5)
+    request = PreparedRequest(len(hidden_states), 5, 0, 0, "best", lambda: asked, hidden_states)
     about: Any = {"pace": Pace(), "arrived_ns": perf_counter_ns(), "time_left_s": None}
     return work.run(point, request, **about | options)
 
@@ -122,7 +122,7 @@ async def test_a_batch_has_the_time_of_its_most_patient_request() -> None:
     class Point:
         def answer(self, request: TopKRequest) -> TopKReply:
             left.append(time_left())
-            return reply_of(len(request.hidden))
+            return reply_of(len(request.hidden_states))
 
     first, point = await held.run(work), Point()
     both = [
@@ -144,10 +144,12 @@ async def test_every_request_of_a_batch_gets_its_own_rows() -> None:
 
     class Echo:
         def answer(self, request: TopKRequest) -> TopKReply:
-            hidden = request.hidden
-            reply, marks = reply_of(len(hidden)), hidden[:, 0].astype(np.int32)
-            answer = reply.answer._replace(scanned=marks, log_z=hidden[:, 0])
-            return TopKReply(reply.ids + marks[:, None], reply.logits + hidden[:, :1], answer)
+            hidden_states = request.hidden_states
+            reply, marks = reply_of(len(hidden_states)), hidden_states[:, 0].astype(np.int32)
+            answer = reply.answer._replace(scanned=marks, log_z=hidden_states[:, 0])
+            return TopKReply(
+                reply.ids + marks[:, None], reply.logits + hidden_states[:, :1], answer
+            )
 
     held, point = Held(), Echo()
     first = await held.run(work)
@@ -155,7 +157,9 @@ async def test_every_request_of_a_batch_gets_its_own_rows() -> None:
     marks = [np.arange(start, end, dtype=np.float32) for start, end in pairwise([0, *ends])]
     marks = [marks[place] for place in random.permutation(30)]
     asked = [
-        asyncio.create_task(joinable(work, point, hidden=np.tile(own, (4, 1)).T, estimate_us=LARGE))
+        asyncio.create_task(
+            joinable(work, point, hidden_states=np.tile(own, (4, 1)).T, estimate_us=LARGE)
+        )
         for own in marks
     ]
     await asyncio.sleep(0)
@@ -301,7 +305,7 @@ def rows_of(work: Executor, rows: int, compute: Callable[[slice], Any], **option
     request = PreparedRequest(rows, 1, 0, 0, "", lambda: asked)
 
     def answer(request: TopKRequest) -> Any:
-        numbers = request.hidden[:, 0].tolist()
+        numbers = request.hidden_states[:, 0].tolist()
         return compute(slice(numbers[0], numbers[-1] + 1))
 
     engine: Any = SimpleNamespace(answer=answer)

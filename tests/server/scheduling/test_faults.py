@@ -55,12 +55,12 @@ def walking(walk: Walk) -> Iterator[None]:
 
 class Point:
     def answer(self, request: TopKRequest) -> TopKReply:
-        return reply_of(len(request.hidden))
+        return reply_of(len(request.hidden_states))
 
 
 async def ask(work: Executor, rows: int, estimate_us: float, **more: Any) -> Any:
-    hidden = np.zeros((rows, 4), np.float32)
-    return await joinable(work, Point(), hidden, estimate_us=estimate_us, **more)
+    hidden_states = np.zeros((rows, 4), np.float32)
+    return await joinable(work, Point(), hidden_states, estimate_us=estimate_us, **more)
 
 
 async def one_on_the_loop(work: Executor) -> list[Any]:

@@ -41,13 +41,13 @@ def loss_over(candidates: Candidates, form: dict[str, Any], **common: Any) -> Sa
     return criterion
 
 
-def run(criterion: SoftmaxLoss, hidden: Tensor, target: Tensor) -> list[Tensor]:
-    """[loss, gradient in hidden, in weight, in bias if there is one], dense."""
-    hidden = hidden.clone().requires_grad_()
+def run(criterion: SoftmaxLoss, hidden_states: Tensor, target: Tensor) -> list[Tensor]:
+    """[loss, gradient in hidden_states, in weight, in bias if there is one], dense."""
+    hidden_states = hidden_states.clone().requires_grad_()
     criterion.zero_grad()
-    loss = criterion(hidden, target)
+    loss = criterion(hidden_states, target)
     loss.backward()
-    gradients = [gradient(each).to_dense() for each in (hidden, *criterion.parameters())]
+    gradients = [gradient(each).to_dense() for each in (hidden_states, *criterion.parameters())]
     return [loss.detach(), *gradients]
 
 
@@ -65,21 +65,23 @@ SOME = SharedCandidates(torch.tensor([7, 3, 7, 0, 2, 10]), doubles(6, seed=5))
 @FORMS
 def test_all_classes_are_the_softmax(form: dict[str, Any], target: Tensor, ragged: bool) -> None:
     candidates = as_ragged(EVERYTHING, rows_of(target)) if ragged else EVERYTHING
-    criterion, hidden = loss_over(candidates, form), doubles(5, D, seed=1)
-    wanted = hidden.clone().requires_grad_()
+    criterion, hidden_states = loss_over(candidates, form), doubles(5, D, seed=1)
+    wanted = hidden_states.clone().requires_grad_()
     losses = full_cross_entropy(criterion, wanted, target)
     (losses.sum() / rows_of(target)).backward()  # type: ignore[no-untyped-call]
     expected = [losses.detach().sum() / rows_of(target), gradient(wanted)]
     expected += [gradient(each).to_dense() for each in criterion.parameters()]
-    assert_same(run(criterion, hidden, target), expected)
+    assert_same(run(criterion, hidden_states, target), expected)
 
 
 @TARGETS
 @FORMS
 def test_ragged_equals_shared_of_equal_candidates(form: dict[str, Any], target: Tensor) -> None:
-    hidden = doubles(5, D, seed=1)
-    shared = run(loss_over(SOME, form), hidden, target)
-    assert_same(shared, run(loss_over(as_ragged(SOME, rows_of(target)), form), hidden, target))
+    hidden_states = doubles(5, D, seed=1)
+    shared = run(loss_over(SOME, form), hidden_states, target)
+    assert_same(
+        shared, run(loss_over(as_ragged(SOME, rows_of(target)), form), hidden_states, target)
+    )
 
 
 @TARGETS
@@ -90,10 +92,10 @@ def test_the_kernel_equals_the_form_in_torch(form: dict[str, Any], target: Tenso
     for parameter in criterion.parameters():
         parameter.data[7] = 0  # a logit of 0, where |x| has a corner
     batch = read_batch(doubles(5, D, seed=1), target, D, V, -100)
-    hidden = criterion.prepare(batch.hidden).requires_grad_()
-    inputs = [hidden, *criterion.parameters()]
+    hidden_states = criterion.prepare(batch.hidden_states).requires_grad_()
+    inputs = [hidden_states, *criterion.parameters()]
     terms = criterion.classes, batch.targets, candidates
-    kernel, plain = ragged_losses(hidden, *terms), torch_losses(hidden, *terms)
+    kernel, plain = ragged_losses(hidden_states, *terms), torch_losses(hidden_states, *terms)
     weights = doubles(len(kernel), seed=4)
     got, expected = (torch.autograd.grad(x, inputs, weights) for x in (kernel, plain))
     assert_same([kernel, *(g.to_dense() for g in got)], [plain, *(g.to_dense() for g in expected)])
@@ -105,11 +107,11 @@ def test_a_normalised_row_of_zeros_has_torchs_gradient(ragged: bool, dtype: torc
     """As the row of an embedding's padding_idx is, once it is tied."""
     candidates = as_ragged(EVERYTHING, rows_of(ONE)) if ragged else EVERYTHING
     criterion = loss_over(candidates, {"scale": 5.0}).to(dtype)
-    hidden = doubles(5, D, seed=1).to(dtype)
+    hidden_states = doubles(5, D, seed=1).to(dtype)
     criterion.classes.weight.data[3] = 0
-    _, _, found = run(criterion, hidden, ONE)
+    _, _, found = run(criterion, hidden_states, ONE)
     criterion.zero_grad()
-    torch.autograd.backward(full_cross_entropy(criterion, hidden, ONE).sum() / rows_of(ONE))
+    torch.autograd.backward(full_cross_entropy(criterion, hidden_states, ONE).sum() / rows_of(ONE))
     torch.testing.assert_close(found, gradient(criterion.classes.weight), rtol=1e-4, atol=1e-6)
 
 
@@ -138,13 +140,13 @@ def test_no_candidates_leave_the_targets(ragged: bool) -> None:
 def test_a_row_with_masked_candidates_alone_has_no_loss_and_no_gradient(ragged: bool) -> None:
     drawn = SharedCandidates(torch.tensor([3]), torch.zeros(1))
     criterion = loss_over(as_ragged(drawn, rows_of(ONE)) if ragged else drawn, {}, reduction="none")
-    hidden = doubles(5, D, seed=1).requires_grad_()
-    losses = criterion(hidden, ONE)
+    hidden_states = doubles(5, D, seed=1).requires_grad_()
+    losses = criterion(hidden_states, ONE)
     losses.sum().backward()
-    assert bool(gradient(hidden).isfinite().all())
+    assert bool(gradient(hidden_states).isfinite().all())
     for row in (0, 4):
         assert float(losses[row].detach()) == 0
-        assert float(gradient(hidden)[row].abs().max()) < 1e-12
+        assert float(gradient(hidden_states)[row].abs().max()) < 1e-12
 
 
 def test_rows_of_unequal_sets() -> None:
@@ -154,9 +156,9 @@ def test_rows_of_unequal_sets() -> None:
         doubles(10, seed=2),
     )
     target = torch.tensor([3, 0, 1, 2])
-    criterion, hidden = loss_over(candidates, {}, reduction="none"), doubles(4, D, seed=1)
-    losses = criterion(hidden, target).detach()
-    x_BV = criterion.logits(hidden).detach()
+    criterion, hidden_states = loss_over(candidates, {}, reduction="none"), doubles(4, D, seed=1)
+    losses = criterion(hidden_states, target).detach()
+    x_BV = criterion.logits(hidden_states).detach()
     for row in range(4):
         first, last = candidates.offsets[row : row + 2].tolist()
         ids = candidates.ids[first:last]
@@ -183,6 +185,6 @@ def test_gradients_are_sparse_coalesced_and_of_the_rows_that_were_there(ragged: 
 def test_large_logits_stay_finite(ragged: bool) -> None:
     candidates = as_ragged(SOME, rows_of(ONE)) if ragged else SOME
     criterion = loss_over(candidates, {}).float()
-    hidden = doubles(5, D, seed=1).float() * 1e4
-    for each in run(criterion, hidden, ONE):
+    hidden_states = doubles(5, D, seed=1).float() * 1e4
+    for each in run(criterion, hidden_states, ONE):
         assert bool(each.isfinite().all())

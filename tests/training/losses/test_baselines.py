@@ -36,42 +36,45 @@ def made(n_sampled: int, **options: Any) -> SampledSoftmax:
 )
 @pytest.mark.parametrize("options", [{}, {"scale": 6.0}, {"absolute": True}])
 def test_a_draw_is_the_full_loss(n_sampled: int, target: Tensor, options: dict[str, Any]) -> None:
-    criterion, hidden = made(n_sampled, **options), doubles(4, D, seed=1)
-    expected = full_cross_entropy(criterion, hidden, target).detach()
+    criterion, hidden_states = made(n_sampled, **options), doubles(4, D, seed=1)
+    expected = full_cross_entropy(criterion, hidden_states, target).detach()
     for _ in range(5):
-        torch.testing.assert_close(criterion(hidden, target).detach(), expected)
+        torch.testing.assert_close(criterion(hidden_states, target).detach(), expected)
 
 
 def test_the_gradient_is_the_full_one_in_the_mean() -> None:
     rows = 20_000
-    criterion, hidden = made(3), doubles(1, D, seed=1).expand(rows, D).clone().requires_grad_()
+    criterion, hidden_states = (
+        made(3),
+        doubles(1, D, seed=1).expand(rows, D).clone().requires_grad_(),
+    )
     target = torch.full((rows,), 4)
-    full = full_cross_entropy(criterion, hidden[:1], target[:1])
-    (each,) = torch.autograd.grad(criterion(hidden, target).sum(), hidden)
-    (exact,) = torch.autograd.grad(full.sum(), hidden)
+    full = full_cross_entropy(criterion, hidden_states[:1], target[:1])
+    (each,) = torch.autograd.grad(criterion(hidden_states, target).sum(), hidden_states)
+    (exact,) = torch.autograd.grad(full.sum(), hidden_states)
     error = (each.mean(0) - exact[0]).abs()
     assert bool((error < 4 * each.std(0) / rows**0.5).all())
     assert bool((each.std(0) > 0.01).all())
 
 
 def test_draws_follow_the_softmax_without_the_targets() -> None:
-    criterion, hidden = made(100_000), doubles(1, D, seed=1)
+    criterion, hidden_states = made(100_000), doubles(1, D, seed=1)
     torch.nn.init.constant_(criterion.get_parameter("classes.bias"), 700.0)  # e^1400 is infinite
-    drawn = proposed(criterion, hidden, torch.tensor([[3, 7]]))
+    drawn = proposed(criterion, hidden_states, torch.tensor([[3, 7]]))
     assert cast(Any, drawn).offsets.tolist() == [0, 100_000]
-    x_V = criterion.logits(hidden).detach()[0]
+    x_V = criterion.logits(hidden_states).detach()[0]
     x_V[[3, 7]] = -torch.inf
     counts = torch.bincount(drawn.ids, minlength=V)
     assert chi_square_p(counts.numpy(), x_V.softmax(0).numpy()) > 1e-4
 
 
 def test_rows_in_chunks_draw_what_they_would_draw_together() -> None:
-    hidden, target, criterion = doubles(5, D, seed=1), torch.arange(5), made(4)
+    hidden_states, target, criterion = doubles(5, D, seed=1), torch.arange(5), made(4)
     step = criterion.random.next()
-    whole = proposed(criterion, hidden, target, step)
+    whole = proposed(criterion, hidden_states, target, step)
     assert isinstance(criterion.proposal, Exp)
     criterion.proposal.logits_at_once = 2 * V
-    parts = proposed(criterion, hidden, target, step)
+    parts = proposed(criterion, hidden_states, target, step)
     assert torch.equal(whole.ids, parts.ids)
     torch.testing.assert_close(whole.log_weights, parts.log_weights)
 
@@ -88,13 +91,13 @@ def importance(counts: Tensor | None, n_sampled: int) -> ImportanceSoftmax:
 
 def test_importance_sampling_is_unbiased_and_may_be_negative() -> None:
     criterion = importance(IS_COUNTS, 2)
-    hidden, target = doubles(2, D, seed=1), torch.tensor([2, 0])
+    hidden_states, target = doubles(2, D, seed=1), torch.tensor([2, 0])
     q, numbers = criterion.proposal.log_q.exp(), middles(criterion.proposal)
-    x_BV = criterion.logits(hidden).detach()
+    x_BV = criterion.logits(hidden_states).detach()
     mean = torch.zeros(2, dtype=torch.float64)
     for ids in map(list, product(range(IS_V), repeat=2)):
         criterion.random = Replay(Numbers(numbers[ids]))  # type: ignore[assignment]
-        loss = criterion(hidden, target).detach()
+        loss = criterion(hidden_states, target).detach()
         mean += q[ids].prod() * (loss + x_BV[[0, 1], target]).exp()
     torch.testing.assert_close(mean, x_BV.exp().sum(1))
     criterion = importance(None, 1)
@@ -130,19 +133,19 @@ def test_each_term_is_a_binary_choice(target: Tensor) -> None:
     criterion = NCE(
         D, NCE_V, NCE_COUNTS, n_sampled=NCE_M, dtype=torch.float64, reduction="none", sparse=False
     )
-    hidden = doubles(2, D, seed=1).requires_grad_()
+    hidden_states = doubles(2, D, seed=1).requires_grad_()
     noise = criterion.proposal.shared(criterion.random.next()).ids
     assert len(set(noise.tolist())) < NCE_M
     criterion.random.step = 0
     log_mq = (NCE_M * NCE_COUNTS / NCE_COUNTS.sum()).log().double()
-    y_BV = criterion.logits(hidden) - log_mq
+    y_BV = criterion.logits(hidden_states) - log_mq
     several = target.view(2, -1)
     mine = [row[row != -100] for row in several]
     data = torch.stack([logsigmoid(y_BV[b, ids]).mean() for b, ids in enumerate(mine)])
     expected = -data - logsigmoid(-y_BV[:, noise]).sum(1)
-    losses = criterion(hidden, target)
+    losses = criterion(hidden_states, target)
     torch.testing.assert_close(losses, expected)
-    inputs = [hidden, *criterion.parameters()]
+    inputs = [hidden_states, *criterion.parameters()]
     got, wanted = (torch.autograd.grad(x.sum(), inputs) for x in (losses, expected))
     torch.testing.assert_close(got, wanted)
 
@@ -178,8 +181,8 @@ COUNTS = torch.tensor([1.0, 9, 3, 4, 5, 8, 2, 6, 7, 10])
 def test_logits_are_those_of_the_matrix(options: dict[str, Any]) -> None:
     criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, blocks=BLOCKS, dtype=torch.float64, **options)
     weight, bias = criterion.classes.weight, criterion.classes.bias
-    hidden = criterion.prepare(doubles(4, BLOCK_D, seed=1))
-    expected = criterion.classes.form.logits(hidden, weight, bias)
+    hidden_states = criterion.prepare(doubles(4, BLOCK_D, seed=1))
+    expected = criterion.classes.form.logits(hidden_states, weight, bias)
     torch.testing.assert_close(criterion.logits(doubles(4, BLOCK_D, seed=1)), expected)
 
 
@@ -199,9 +202,9 @@ def test_d_softmax_gives_frequent_classes_more_dimensions() -> None:
     other.load_state_dict(criterion.state_dict())
     assert torch.equal(other.export().weight, criterion.export().weight)
     criterion = DSoftmax(BLOCK_D, BLOCK_V, COUNTS, dtype=torch.float64, reduction="none")
-    hidden, target = doubles(4, BLOCK_D, seed=1), torch.tensor([3, 9, -100, 0])
-    expected = full_cross_entropy(criterion, hidden, target)
-    torch.testing.assert_close(criterion(hidden, target), expected)
+    hidden_states, target = doubles(4, BLOCK_D, seed=1), torch.tensor([3, 9, -100, 0])
+    expected = full_cross_entropy(criterion, hidden_states, target)
+    torch.testing.assert_close(criterion(hidden_states, target), expected)
     with refused("embedding"):
         DSoftmax(BLOCK_D, BLOCK_V).tie(torch.nn.Embedding(BLOCK_V, D))
 

@@ -29,9 +29,9 @@ def test_it_is_the_cross_entropy_of_torch(
     kind: type[FullSoftmax], reduction: str, target: Tensor, options: dict[str, Any]
 ) -> None:
     criterion = made(kind, reduction=reduction, **options)
-    hidden = doubles(B, D, seed=1).requires_grad_()
-    inputs, loss = [hidden, *criterion.parameters()], criterion(hidden, target)
-    each = full_cross_entropy(criterion, hidden, target)
+    hidden_states = doubles(B, D, seed=1).requires_grad_()
+    inputs, loss = [hidden_states, *criterion.parameters()], criterion(hidden_states, target)
+    each = full_cross_entropy(criterion, hidden_states, target)
     kept = (target.view(B, -1) != -100).any(1).sum()
     expected = {"mean": each.sum() / kept, "sum": each.sum(), "none": each}[reduction]
     torch.testing.assert_close(loss, expected)
@@ -41,15 +41,15 @@ def test_it_is_the_cross_entropy_of_torch(
 
 
 def test_chunked_holds_few_logits_and_gives_its_gradients_once() -> None:
-    criterion, hidden = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
+    criterion, hidden_states = ChunkedSoftmax(4, 1000), doubles(64, 4).float().requires_grad_()
     with Watch(criterion.parameters()) as watch:
-        criterion(hidden, torch.arange(64)).backward()
+        criterion(hidden_states, torch.arange(64)).backward()
     assert max(shape.numel() for shape in watch.shapes) == 32 * 1000
-    hidden = doubles(B, D, seed=1).requires_grad_()
-    loss = made(ChunkedSoftmax)(hidden, TARGET)
-    torch.autograd.grad(loss, [hidden], retain_graph=True)
+    hidden_states = doubles(B, D, seed=1).requires_grad_()
+    loss = made(ChunkedSoftmax)(hidden_states, TARGET)
+    torch.autograd.grad(loss, [hidden_states], retain_graph=True)
     with pytest.raises(RuntimeError, match="one backward pass"):
-        torch.autograd.grad(loss, [hidden])
+        torch.autograd.grad(loss, [hidden_states])
 
 
 @KINDS
@@ -59,9 +59,9 @@ def test_sparse_gradients_are_refused(kind: type[FullSoftmax]) -> None:
 
 
 def test_the_full_loss_holds_few_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    criterion, hidden = FullSoftmax(D, V, dtype=torch.float64), doubles(7, D, seed=1)
+    criterion, hidden_states = FullSoftmax(D, V, dtype=torch.float64), doubles(7, D, seed=1)
     target = torch.tensor([0, 8, -100, 3, 3, 1, -100])
-    expected = cross_entropy(criterion.logits(hidden), target)
+    expected = cross_entropy(criterion.logits(hidden_states), target)
     # Two rows at a time.
     monkeypatch.setattr("logitsieve.training.losses.loss.LOGITS_AT_ONCE", 2 * V)
-    torch.testing.assert_close(criterion.full_loss(hidden, target), expected.detach())
+    torch.testing.assert_close(criterion.full_loss(hidden_states, target), expected.detach())

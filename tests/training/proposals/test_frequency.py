@@ -50,18 +50,18 @@ def law(criterion: SampledSoftmax) -> FrequencyProposal:
     "target", [torch.tensor([2, 0]), torch.tensor([[2, 4], [0, -100]])], ids=["one", "several"]
 )
 def test_shared_draws_are_unbiased_by_enumeration(name: str, target: Tensor) -> None:
-    criterion, hidden = made(WEIGHTS[name]), doubles(2, D, seed=1)
+    criterion, hidden_states = made(WEIGHTS[name]), doubles(2, D, seed=1)
     q, numbers = law(criterion).log_q.exp(), middles(law(criterion))
     mean = torch.zeros(2, dtype=torch.float64)
     for ids in map(list, product(range(V), repeat=M)):
-        drawn = proposed(criterion, hidden, target, Numbers(numbers[ids]))
-        mean += q[ids].prod() * estimates(criterion, hidden, target, drawn)
-    torch.testing.assert_close(mean, rest_of(criterion, hidden, target))
+        drawn = proposed(criterion, hidden_states, target, Numbers(numbers[ids]))
+        mean += q[ids].prod() * estimates(criterion, hidden_states, target, drawn)
+    torch.testing.assert_close(mean, rest_of(criterion, hidden_states, target))
 
 
 @EVERY
 def test_draws_of_each_row_are_unbiased_by_enumeration(name: str) -> None:
-    criterion, hidden = made(WEIGHTS[name], per_row=True), doubles(2, D, seed=1)
+    criterion, hidden_states = made(WEIGHTS[name], per_row=True), doubles(2, D, seed=1)
     target = torch.tensor([2, 0])
     q, numbers = law(criterion).log_q.exp(), middles(law(criterion))
     mean = torch.zeros(2, dtype=torch.float64)
@@ -70,10 +70,10 @@ def test_draws_of_each_row_are_unbiased_by_enumeration(name: str) -> None:
         rest = 1 - q[t]
         squeezed = torch.where(torch.arange(V) > t, numbers - q[t], numbers) / rest
         for ids in map(list, product([j for j in range(V) if j != t], repeat=M)):
-            drawn = proposed(criterion, hidden, target, Numbers(squeezed[ids].repeat(2)))
-            found = estimates(criterion, hidden, target, drawn)[row]
+            drawn = proposed(criterion, hidden_states, target, Numbers(squeezed[ids].repeat(2)))
+            found = estimates(criterion, hidden_states, target, drawn)[row]
             mean[row] += (q[ids] / rest).prod() * found
-    torch.testing.assert_close(mean, rest_of(criterion, hidden, target))
+    torch.testing.assert_close(mean, rest_of(criterion, hidden_states, target))
 
 
 @EVERY
@@ -125,12 +125,12 @@ def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:
         proposal = FrequencyProposal(uniform_weights(V), n_sampled=m, per_row=True)
         criterion = SampledSoftmax(D, V, proposal, dtype=torch.float64, sparse=False, bias=False)
         criterion.classes.weight.data = doubles(V, D, seed=6)
-        hidden = doubles(1, D, seed=1).expand(rows, D)
+        hidden_states = doubles(1, D, seed=1).expand(rows, D)
         classes = torch.full((rows,), target)
-        full = full_cross_entropy(criterion, hidden[:1], classes[:1]).sum()
+        full = full_cross_entropy(criterion, hidden_states[:1], classes[:1]).sum()
         estimated, exact = (
             torch.autograd.grad(loss, criterion.classes.weight)[0]
-            for loss in (criterion(hidden, classes), full)
+            for loss in (criterion(hidden_states, classes), full)
         )
         bias.append(float((estimated - exact).norm() / exact.norm()))
     assert bias[0] > 0.005

@@ -40,9 +40,9 @@ def kernel(criterion: SampledSoftmax) -> KernelProposal:
     return criterion.proposal
 
 
-def vectors_of(criterion: SampledSoftmax, hidden: Tensor) -> Tensor:
+def vectors_of(criterion: SampledSoftmax, hidden_states: Tensor) -> Tensor:
     """Contexts as the kernel takes them."""
-    return criterion.prepare(hidden) / (criterion.classes.form.scale or 1.0)
+    return criterion.prepare(hidden_states) / (criterion.classes.form.scale or 1.0)
 
 
 def middle_of(masses: np.ndarray, place: int) -> float:
@@ -55,15 +55,15 @@ def middle_of(masses: np.ndarray, place: int) -> float:
 def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
     """All pairs of leaves for V = 9, m = 2, and within them all pairs of classes."""
     criterion = loss_of(name, 9, n_sampled=2, leaf=3)
-    hidden, target = doubles(3, DIM), torch.tensor([4, 0, 4])
-    tree, targets = kernel(criterion).tree, read_batch(hidden, target, DIM, 9, -100).targets
-    mixture = tree.mixture(vectors_of(criterion, hidden))
+    hidden_states, target = doubles(3, DIM), torch.tensor([4, 0, 4])
+    tree, targets = kernel(criterion).tree, read_batch(hidden_states, target, DIM, 9, -100).targets
+    mixture = tree.mixture(vectors_of(criterion, hidden_states))
     leaves, log_q = tree.draw(mixture, (np.arange(2000) + 0.5) / 2000)
     leaf_q = np.zeros(4)
     leaf_q[leaves] = np.exp(log_q)
     weight = criterion.classes.weight.detach()
-    prepared, form = criterion.prepare(hidden), criterion.classes.form
-    leaf_softmax = LeafSoftmax(prepared, targets, weight, form, hidden.dtype)
+    prepared, form = criterion.prepare(hidden_states), criterion.classes.form
+    leaf_softmax = LeafSoftmax(prepared, targets, weight, form, hidden_states.dtype)
     total, mean = 0.0, torch.zeros(3).double()
     for a, b in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]:
         log_q_of_pair = torch.from_numpy(np.log(leaf_q[[a, b]]))
@@ -73,26 +73,26 @@ def test_the_normaliser_is_right_by_enumeration(name: str) -> None:
             branches = [middle_of(leaf_q, a), middle_of(leaf_q, b)]
             places = [middle_of(within[0], i), middle_of(within[1], j)]
             numbers = Numbers(torch.tensor([*branches, *places]).double())
-            drawn = proposed(criterion, hidden, target, numbers)
+            drawn = proposed(criterion, hidden_states, target, numbers)
             assert drawn.ids.tolist() == [3 * a + i, 3 * b + j]
             times = 1 if a == b else 2  # draws are put in the order of their leaves
             probability = leaf_q[a] * leaf_q[b] * within[0, i] * within[1, j]
             total += times * probability
-            mean += times * probability * estimates(criterion, hidden, target, drawn)
+            mean += times * probability * estimates(criterion, hidden_states, target, drawn)
     assert total == pytest.approx(1, rel=1e-9)
-    torch.testing.assert_close(mean, rest_of(criterion, hidden, target), rtol=1e-9, atol=0)
+    torch.testing.assert_close(mean, rest_of(criterion, hidden_states, target), rtol=1e-9, atol=0)
 
 
 def test_more_features_come_nearer_to_the_kernel() -> None:
     """Leaves of one class: probabilities are those of the features, and tend to exp(nu cos)."""
-    hidden, distances = doubles(1, DIM), []
+    hidden_states, distances = doubles(1, DIM), []
     for n_features in (16, 256, 4096):
         options = {"n_features": n_features, "features": "fourier", "nu": 2.0, "leaf": 1}
         criterion = loss_of("rf", 30, **options)
-        masses = (2.0 * criterion.logits(hidden).detach()[0] / 4.0).exp()
+        masses = (2.0 * criterion.logits(hidden_states).detach()[0] / 4.0).exp()
         tree = kernel(criterion).tree
         ids, log_q = tree.draw(
-            tree.mixture(vectors_of(criterion, hidden)), (np.arange(20_000) + 0.5) / 20_000
+            tree.mixture(vectors_of(criterion, hidden_states)), (np.arange(20_000) + 0.5) / 20_000
         )
         probabilities = np.zeros(30)
         probabilities[ids] = np.exp(log_q)
@@ -109,8 +109,8 @@ def test_weights_of_any_precision(dtype: torch.dtype) -> None:
     other = loss_of("rf", 50)
     other.load_state_dict(same.state_dict())
     other.to(dtype)
-    hidden = doubles(3, DIM).float()
-    drawn = [proposed(each, hidden, torch.tensor([0, 1, 2])) for each in (same, other)]
+    hidden_states = doubles(3, DIM).float()
+    drawn = [proposed(each, hidden_states, torch.tensor([0, 1, 2])) for each in (same, other)]
     assert torch.equal(drawn[0].ids, drawn[1].ids)
     torch.testing.assert_close(drawn[0].log_weights, drawn[1].log_weights, atol=1e-5, rtol=1e-5)
 
@@ -176,14 +176,14 @@ TARGETS = Targets(torch.arange(4), torch.tensor([0, 6, 3, 3]), 4, True)
 @pytest.mark.parametrize("form", [LogitForm(), LogitForm(absolute=True), LogitForm(scale=2.0)])
 def test_a_leaf_softmax_is_the_mean_of_the_rows_distributions(form: LogitForm) -> None:
     """Every leaf drawn once, all equally likely: Z^ is 3 Z and the target's term."""
-    hidden, weight = doubles(4, D), doubles(V, D, seed=1)
+    hidden_states, weight = doubles(4, D), doubles(V, D, seed=1)
     if form.scale is not None:
-        hidden = form.scale * torch.nn.functional.normalize(hidden, dim=-1)
+        hidden_states = form.scale * torch.nn.functional.normalize(hidden_states, dim=-1)
     log_q = torch.full((3,), 1 / 3, dtype=torch.float64).log()
-    leaf_softmax = LeafSoftmax(hidden, TARGETS, weight, form, hidden.dtype)
+    leaf_softmax = LeafSoftmax(hidden_states, TARGETS, weight, form, hidden_states.dtype)
     masses = leaf_softmax.probabilities(MEMBERS, torch.arange(3), log_q)
     rows = weight if form.scale is None else torch.nn.functional.normalize(weight, dim=-1)
-    x_BV = hidden @ rows.T
+    x_BV = hidden_states @ rows.T
     x_BV = x_BV.abs() if form.absolute else x_BV
     z_B = x_BV.exp().sum(1) + x_BV[TARGETS.rows, TARGETS.classes].exp()
     expected = torch.zeros(3, 3, dtype=torch.float64)

@@ -29,10 +29,10 @@ def kmeans(criterion: SampledSoftmax) -> KMeans:
 
 
 def test_a_row_finds_what_its_lists_hold() -> None:
-    criterion, hidden = make(n_lists=20, nprobe=3), torch.randn(6, D)
+    criterion, hidden_states = make(n_lists=20, nprobe=3), torch.randn(6, D)
     arrays = kmeans(criterion).lists.arrays
-    scores = hidden.numpy() @ arrays["centroids"].T + arrays["biases"]
-    offsets, ids = kmeans(criterion).search_rows(hidden, np.full((6, 1), -1), StepRng(0, 0))
+    scores = hidden_states.numpy() @ arrays["centroids"].T + arrays["biases"]
+    offsets, ids = kmeans(criterion).search_rows(hidden_states, np.full((6, 1), -1), StepRng(0, 0))
     for row in range(6):
         best = np.argsort(-scores[row])[:3]
         held = [arrays["ids"][arrays["offsets"][c] : arrays["offsets"][c + 1]] for c in best]
@@ -74,11 +74,11 @@ def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> No
     criterion.classes.weight.data.normal_()
     criterion.rebuild()
     kmeans(other).lists.load_state_dict(kmeans(criterion).lists.state_dict())
-    hidden, none = torch.randn(9, D), np.full((9, 1), -1)
+    hidden_states, none = torch.randn(9, D), np.full((9, 1), -1)
     fewer = SampledSoftmax(D, V - 1, KMeans(n_lists=20))
     with pytest.raises(InvalidRequest, match="classes"):
         kmeans(fewer).lists.load_state_dict(kmeans(criterion).lists.state_dict())
-    asked: Any = hidden, none, StepRng(0, 0)
+    asked: Any = hidden_states, none, StepRng(0, 0)
     one, two = kmeans(criterion), kmeans(other)
     np.testing.assert_equal(one.search_rows(*asked), two.search_rows(*asked))
     for lists in (one.lists, two.lists):

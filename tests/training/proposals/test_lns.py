@@ -40,9 +40,9 @@ def make(
 
 
 def proposed(
-    criterion: SampledSoftmax, hidden: Tensor, target: Tensor
+    criterion: SampledSoftmax, hidden_states: Tensor, target: Tensor
 ) -> list[tuple[list[int], list[float]]]:
-    found = drawn_by(criterion, hidden, target)
+    found = drawn_by(criterion, hidden_states, target)
     assert isinstance(found, RaggedCandidates)
     ids, weights = found.ids.tolist(), found.log_weights.tolist()
     return [(ids[a:b], weights[a:b]) for a, b in pairwise(found.offsets.tolist())]
@@ -53,14 +53,14 @@ def lns(criterion: SampledSoftmax) -> LNS:
     return criterion.proposal
 
 
-def colliding(criterion: SampledSoftmax, hidden: Tensor, target: Tensor) -> list[list[int]]:
+def colliding(criterion: SampledSoftmax, hidden_states: Tensor, target: Tensor) -> list[list[int]]:
     """By the codes alone: ids that share a bucket with the query, without the row's target."""
     codes = lns(criterion).hashed.codes
     if lns(criterion).query == "label":
         asked = codes[target.numpy()]
     else:
         bits = lns(criterion).hashed.hashing.bits
-        asked = lns(criterion).hashed.of_contexts(hidden)[0] % (1 << bits)
+        asked = lns(criterion).hashed.of_contexts(hidden_states)[0] % (1 << bits)
     together = (asked[:, None] == codes[None]).any(-1)
     together[np.arange(len(target)), target.numpy()] = False
     return [np.flatnonzero(row).tolist() for row in together]
@@ -84,11 +84,11 @@ def test_the_estimate_of_Z_is_unbiased(family: str, query: str, options: dict[st
 @pytest.mark.parametrize(("family", "query"), [("simhash", "label"), ("dwta", "embedding")])
 def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) -> None:
     """Whichever asks; uniform classes are drawn from those that are no targets, not from V - 1."""
-    hidden, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
+    hidden_states, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
     target[0], target[1, :2] = torch.arange(60), torch.tensor([50, 90])
     options: Any = {"query": query, "reduction": "none", "n_uniform": 20, "cap": 10}
     drawn = (make(family, seed=seed, **options) for seed in range(300))
-    assert_mean_of_one(drawn, hidden, target, 0.05)
+    assert_mean_of_one(drawn, hidden_states, target, 0.05)
 
 
 @EVERY_FAMILY
@@ -105,14 +105,14 @@ def test_weights_of_zeros_are_the_full_softmax(family: str) -> None:
 @BOTH_QUERIES
 def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) -> None:
     criterion = make(family, query=query, corrected=False, cap=V, reduction="none")
-    hidden = doubles(4, D, seed=1)
-    x = criterion.logits(hidden).detach()
+    hidden_states = doubles(4, D, seed=1)
+    x = criterion.logits(hidden_states).detach()
     expected = []
-    for row, ids in enumerate(colliding(criterion, hidden, TARGET)):
+    for row, ids in enumerate(colliding(criterion, hidden_states, TARGET)):
         assert ids
         chosen = [int(TARGET[row]), *ids]
         expected.append(x[row, chosen].logsumexp(0) - x[row, TARGET[row]])
-    torch.testing.assert_close(criterion(hidden, TARGET).detach(), torch.stack(expected))
+    torch.testing.assert_close(criterion(hidden_states, TARGET).detach(), torch.stack(expected))
     assert lns(criterion).hashed.kept is None, "nothing has to be weighed"
 
 
@@ -120,18 +120,18 @@ def test_as_published_it_is_a_softmax_of_what_collides(family: str, query: str) 
 @BOTH_QUERIES
 def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
     criterion = make(family, query=query, n_uniform=5, cap=V)
-    hidden = doubles(4, D, seed=1)
-    lists = colliding(criterion, hidden, TARGET)
+    hidden_states = doubles(4, D, seed=1)
+    lists = colliding(criterion, hidden_states, TARGET)
     hashed = lns(criterion).hashed
     hashing, kept = hashed.hashing, hashed.kept
     assert kept is not None
-    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
+    for row, (ids, weights) in enumerate(proposed(criterion, hidden_states, TARGET)):
         assert ids[:-5] == lists[row]
         assert len(set(ids[-5:])) == 5
         assert int(TARGET[row]) not in ids
         asking = kept[TARGET[row : row + 1].numpy()]
         if query == "embedding":
-            asking = hashing.kept(hashed.of_contexts(hidden[row : row + 1])[1])
+            asking = hashing.kept(hashed.of_contexts(hidden_states[row : row + 1])[1])
         p = hashing.agreements(asking, kept, np.array([0, len(ids)]), np.array(ids, np.int32))
         K, L = hashing.hashes, hashing.tables
         expected = 1 / (1 - (1 - p**K) ** L + 5 / (V - 1))
@@ -140,9 +140,9 @@ def test_weights_are_those_of_the_formula(family: str, query: str) -> None:
 
 def test_a_capped_or_missing_collision_leaves_a_sample_that_stands_for_all() -> None:
     whole, capped = make("simhash", cap=V, n_uniform=5), make("simhash", cap=4, n_uniform=5)
-    hidden = doubles(4, D, seed=1)
+    hidden_states = doubles(4, D, seed=1)
     for (ids, weights), (few, heavier) in zip(
-        proposed(whole, hidden, TARGET), proposed(capped, hidden, TARGET), strict=True
+        proposed(whole, hidden_states, TARGET), proposed(capped, hidden_states, TARGET), strict=True
     ):
         held = dict(zip(ids[:-5], weights, strict=False))
         assert len(held) > 4
@@ -151,10 +151,10 @@ def test_a_capped_or_missing_collision_leaves_a_sample_that_stands_for_all() -> 
             assert weight == pytest.approx(held[i] + np.log(len(held) / 4))
         assert heavier[4:] == pytest.approx(weights[-5:])
     criterion = make("simhash", corrected=False, hashes=14, tables=1, n_uniform=6)
-    hidden = doubles(4, D, seed=1)
-    lists = colliding(criterion, hidden, TARGET)
+    hidden_states = doubles(4, D, seed=1)
+    lists = colliding(criterion, hidden_states, TARGET)
     assert [] in lists
-    for row, (ids, weights) in enumerate(proposed(criterion, hidden, TARGET)):
+    for row, (ids, weights) in enumerate(proposed(criterion, hidden_states, TARGET)):
         assert not any(weights)
         if lists[row]:
             assert ids == lists[row]
@@ -166,14 +166,14 @@ def test_a_capped_or_missing_collision_leaves_a_sample_that_stands_for_all() -> 
 def test_one_of_several_targets_asks() -> None:
     criterion = make("simhash", corrected=False, cap=V, n_uniform=1)
     several = torch.tensor([[3, 9, -100], [40, -100, -100]])
-    hidden = doubles(2, D, seed=1)
-    alone = [colliding(criterion, hidden, torch.tensor([t, 40]))[0] for t in (3, 9)]
+    hidden_states = doubles(2, D, seed=1)
+    alone = [colliding(criterion, hidden_states, torch.tensor([t, 40]))[0] for t in (3, 9)]
     asked = set()
     for _ in range(20):
-        (ids, _), (other, _) = proposed(criterion, hidden, several)
+        (ids, _), (other, _) = proposed(criterion, hidden_states, several)
         assert not {3, 9} & set(ids)
         asked.add(next(i for i in (0, 1) if ids == [j for j in alone[i] if j not in (3, 9)]))
-        assert other == colliding(criterion, hidden, torch.tensor([3, 40]))[1]
+        assert other == colliding(criterion, hidden_states, torch.tensor([3, 40]))[1]
     assert asked == {0, 1}
 
 

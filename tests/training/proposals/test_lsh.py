@@ -15,17 +15,17 @@ def test_most_of_the_probability_is_found() -> None:
     criterion = SampledSoftmax(D, V, LSH(k=k))
     criterion.classes.weight.data.normal_()
     criterion.rebuild()
-    hidden = 2 * torch.randn(32, D)
+    hidden_states = 2 * torch.randn(32, D)
     none = np.full((32, 1), -1)
-    probabilities = criterion.log_prob(hidden).exp().detach()
+    probabilities = criterion.log_prob(hidden_states).exp().detach()
     assert isinstance(criterion.proposal, LSH)
-    offsets, ids = criterion.proposal.search_rows(hidden, none, StepRng(0, 0))
+    offsets, ids = criterion.proposal.search_rows(hidden_states, none, StepRng(0, 0))
     lists = np.split(ids.astype(np.int64), offsets[1:-1])
     mass = [float(probabilities[row, own].sum()) for row, own in enumerate(lists)]
     best = probabilities.topk(k).values.sum(1).mean()
     assert np.diff(offsets).max() <= k
     assert np.mean(mass) > 0.8 * float(best)
-    together = torch.from_numpy(criterion.proposal.search_batch(hidden[:2], none[:2])).long()
+    together = torch.from_numpy(criterion.proposal.search_batch(hidden_states[:2], none[:2])).long()
     assert float(probabilities[:2, together].sum(1).mean()) > 0.5
 
 

@@ -59,10 +59,10 @@ def sets(candidates: Candidates) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-def gradients(criterion: SoftmaxLoss, loss: Tensor, hidden: Tensor) -> list[Tensor]:
+def gradients(criterion: SoftmaxLoss, loss: Tensor, hidden_states: Tensor) -> list[Tensor]:
     criterion.zero_grad()
     torch.autograd.backward(loss)
-    return [gradient(each).to_dense() for each in (hidden, *criterion.parameters())]
+    return [gradient(each).to_dense() for each in (hidden_states, *criterion.parameters())]
 
 
 @EVERY_KIND
@@ -88,13 +88,13 @@ def test_all_classes_are_the_full_softmax(
     else:
         options = {"k": 3, "max_shared": 4, "n_uniform": V}
     criterion = make(kind, V, per_row=per_row, **options, **form)
-    hidden = doubles(5, D, seed=1).requires_grad_()
-    loss = criterion(hidden, target)
-    found = [loss.detach(), *gradients(criterion, loss, hidden)]
-    hidden.grad = None
-    expected = full_cross_entropy(criterion, hidden, target)
+    hidden_states = doubles(5, D, seed=1).requires_grad_()
+    loss = criterion(hidden_states, target)
+    found = [loss.detach(), *gradients(criterion, loss, hidden_states)]
+    hidden_states.grad = None
+    expected = full_cross_entropy(criterion, hidden_states, target)
     loss = expected[expected != 0].mean()
-    wanted = [loss.detach(), *gradients(criterion, loss, hidden)]
+    wanted = [loss.detach(), *gradients(criterion, loss, hidden_states)]
     torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
 
 
@@ -104,18 +104,18 @@ def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
     """V = 11, |T| = 2: steps until all sets T were drawn, each counted once, by stale tables."""
     criterion = make(kind, 11, k=3, n_uniform=2, per_row=per_row, reduction="none")
     criterion.classes.weight.data += doubles(11, D, seed=9, scale=0.3)
-    hidden, target = doubles(1, D, seed=1), torch.tensor([5])
-    x = criterion.logits(hidden)[0].detach()
-    ((best, _),) = sets(proposed(criterion, hidden, target))
+    hidden_states, target = doubles(1, D, seed=1), torch.tensor([5])
+    x = criterion.logits(hidden_states)[0].detach()
+    ((best, _),) = sets(proposed(criterion, hidden_states, target))
     criterion.random.step = 0
     rest = 11 - len({*best, 5})
     estimates: dict[tuple[int, ...], float] = {}
     for step in range(20 * comb(rest, 2)):
         if len(estimates) == comb(rest, 2):
             break
-        ((_, drawn),) = sets(proposed(criterion, hidden, target))
+        ((_, drawn),) = sets(proposed(criterion, hidden_states, target))
         criterion.random.step = step  # once more, the same
-        found = (criterion(hidden, target)[0] + x[5]).exp()
+        found = (criterion(hidden_states, target)[0] + x[5]).exp()
         estimates[tuple(sorted(drawn))] = float(found.detach())
     assert len(estimates) == comb(rest, 2)
     assert np.mean(list(estimates.values())) == pytest.approx(float(x.exp().sum()), rel=1e-12)
@@ -126,10 +126,10 @@ def test_the_mean_over_every_T_is_Z(kind: str, per_row: bool) -> None:
 def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
     V = 60
     criterion = make(kind, V, k=6, max_shared=9, n_uniform=10, per_row=per_row)
-    hidden = doubles(5, D, seed=1)
-    batch = read_batch(hidden, SEVERAL, D, V, -100)
+    hidden_states = doubles(5, D, seed=1)
+    batch = read_batch(hidden_states, SEVERAL, D, V, -100)
     named = batch.targets.padded()
-    candidates = proposed(criterion, hidden, SEVERAL)
+    candidates = proposed(criterion, hidden_states, SEVERAL)
     for row, (best, drawn) in enumerate(sets(candidates)):
         own = {int(t) for t in (named[row] if per_row else named.ravel()) if t >= 0}
         assert len(drawn) == len(set(drawn)) == 10
@@ -149,15 +149,15 @@ def test_T_is_outside_S_and_the_targets(kind: str, per_row: bool) -> None:
 def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
     """Levy, Chen, Ermon 2018: at fixed S the rms errors of Z and its gradient fall as l^-1/2."""
     V, k, draws = 3000, 100, 400
-    hidden, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
+    hidden_states, target = doubles(1, D, seed=2).repeat(draws, 1), torch.full((draws,), 7)
     sizes = [8, 32, 128]
     errors, slopes = [], []
     for size in sizes:
         criterion = make("top-k", V, k=k, n_uniform=size, per_row=True, reduction="none")
-        x = criterion.logits(hidden[:1])[0].detach()
-        whole = hidden[:1].clone().requires_grad_()
+        x = criterion.logits(hidden_states[:1])[0].detach()
+        whole = hidden_states[:1].clone().requires_grad_()
         torch.autograd.backward(full_cross_entropy(criterion, whole, target[:1]).sum())
-        rows = hidden.clone().requires_grad_()
+        rows = hidden_states.clone().requires_grad_()
         losses = criterion(rows, target)
         losses.sum().backward()
         assert rows.grad is not None
@@ -175,16 +175,19 @@ def test_more_uniform_classes_err_less_as_theorem_3_says() -> None:
 def test_the_bias_of_the_gradient_falls_as_the_variance() -> None:
     """At fixed S as 1 / l - 1 / (V - |S|), for T is without replacement."""
     V, k, draws = 80, 10, 100_000
-    hidden, target = doubles(1, D, seed=2, scale=0.5).repeat(draws, 1), torch.full((draws,), 7)
+    hidden_states, target = (
+        doubles(1, D, seed=2, scale=0.5).repeat(draws, 1),
+        torch.full((draws,), 7),
+    )
     found, sizes = [], (4, 16)
     for size in sizes:
         criterion = make("lsh", V, k=k, n_uniform=size, per_row=True)
-        ((best, _),) = sets(proposed(criterion, hidden[:1], target[:1]))
-        whole = hidden[:1].clone().requires_grad_()
+        ((best, _),) = sets(proposed(criterion, hidden_states[:1], target[:1]))
+        whole = hidden_states[:1].clone().requires_grad_()
         (exact,) = torch.autograd.grad(
             full_cross_entropy(criterion, whole, target[:1]).sum(), whole
         )
-        rows = hidden.clone().requires_grad_()
+        rows = hidden_states.clone().requires_grad_()
         (each,) = torch.autograd.grad(criterion(rows, target), rows)
         each *= draws
         bias, error = each.mean(0) - exact[0], each.std(0) / draws**0.5

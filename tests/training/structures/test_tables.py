@@ -22,9 +22,9 @@ def make_tables(*, mips: bool = False, keep: bool = False, tables: int = 5) -> H
     return HashTables(V, SimHash(D, tables=tables, bits=4, seed=3), mips=mips, keep=keep)
 
 
-def everything(tables: HashTables, hidden: torch.Tensor) -> list[list[int]]:
-    buckets, _ = tables.of_contexts(hidden)
-    none = np.full((len(hidden), 1), -1)
+def everything(tables: HashTables, hidden_states: torch.Tensor) -> list[list[int]]:
+    buckets, _ = tables.of_contexts(hidden_states)
+    none = np.full((len(hidden_states), 1), -1)
     offsets, ids, _ = tables.look_up(buckets, none, V, StepRng(0, 0))
     return [part.tolist() for part in np.split(ids, offsets[1:-1])]
 
@@ -44,8 +44,8 @@ def test_a_thousand_updates_find_what_new_tables_find(mips: bool) -> None:
     if mips:
         other.largest = tables.largest  # a new one would have less headroom
         other.update(torch.arange(V), weight, bias)
-    hidden = torch.randn(20, D, generator=generator)
-    assert everything(tables, hidden) == everything(other, hidden)
+    hidden_states = torch.randn(20, D, generator=generator)
+    assert everything(tables, hidden_states) == everything(other, hidden_states)
     np.testing.assert_equal((tables.codes, tables.kept), (other.codes, other.kept))
 
 
@@ -53,20 +53,20 @@ def test_a_row_is_found_where_it_was_hashed_until_it_is_updated() -> None:
     weight, bias = make_rows()
     tables = make_tables()
     tables.rebuild(weight, bias)
-    hidden = torch.cat([weight[7:8] * 3, -weight[7:8] * 3])
-    assert 7 in everything(tables, hidden)[0]
+    hidden_states = torch.cat([weight[7:8] * 3, -weight[7:8] * 3])
+    assert 7 in everything(tables, hidden_states)[0]
     weight[7], bias[7] = -weight[7], -bias[7]
-    assert 7 in everything(tables, hidden)[0]
+    assert 7 in everything(tables, hidden_states)[0]
     tables.update(torch.tensor([7]), weight, bias)
-    assert [7 in ids for ids in everything(tables, hidden)] == [False, True]
+    assert [7 in ids for ids in everything(tables, hidden_states)] == [False, True]
 
 
 @pytest.mark.parametrize("limit", [V, 20, 1])
 def test_a_batch_finds_the_ids_with_most_votes(limit: int) -> None:
     tables = make_tables()
     tables.rebuild(*make_rows())
-    hidden = torch.randn(30, D, generator=torch.Generator().manual_seed(1))
-    buckets, _ = tables.of_contexts(hidden)
+    hidden_states = torch.randn(30, D, generator=torch.Generator().manual_seed(1))
+    buckets, _ = tables.of_contexts(hidden_states)
     targets = np.full((30, 2), -1)
     targets[:, 0], targets[5, 1] = 11, 17
     codes = buckets % (1 << tables.hashing.bits)
@@ -122,9 +122,9 @@ def test_a_state_goes_on_bit_for_bit(kind: str) -> None:
     other.load_state_dict(state)
     np.testing.assert_equal(tables.kept, other.kept)
     assert np.asarray(other.kept).dtype == (np.uint16 if kind == "dwta" else np.float32)
-    hidden = torch.randn(20, D, generator=torch.Generator().manual_seed(2))
-    buckets, _ = tables.of_contexts(hidden)
-    np.testing.assert_array_equal(buckets, other.of_contexts(hidden)[0])
+    hidden_states = torch.randn(20, D, generator=torch.Generator().manual_seed(2))
+    buckets, _ = tables.of_contexts(hidden_states)
+    np.testing.assert_array_equal(buckets, other.of_contexts(hidden_states)[0])
     targets = np.arange(20)[:, None]
     for limit, fair in ((V, False), (9, False), (9, True)):
         asked: Any = buckets, targets, limit, StepRng(1, 2)

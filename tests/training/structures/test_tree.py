@@ -27,8 +27,12 @@ def tree_over(weight: Tensor, form: LogitForm = UNIT, leaf: int = 4, seed: int =
 
 def vectors(count: int, form: LogitForm = UNIT) -> Tensor:
     """Contexts as the kernel takes them: of length 1 with a scale."""
-    hidden = torch.randn(count, DIM, generator=torch.Generator().manual_seed(9))
-    return hidden if form.scale is None else torch.nn.functional.normalize(hidden, dim=-1)
+    hidden_states = torch.randn(count, DIM, generator=torch.Generator().manual_seed(9))
+    return (
+        hidden_states
+        if form.scale is None
+        else torch.nn.functional.normalize(hidden_states, dim=-1)
+    )
 
 
 def drawn(tree: KernelTree, contexts: Tensor, draws: int = 4000) -> tuple[Int64, Float64]:

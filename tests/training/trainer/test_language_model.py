@@ -22,12 +22,12 @@ def test_logits_are_the_product_a_hook_sees(model: LanguageModel, ids: torch.Ten
     seen: list[torch.Tensor] = []
     model.output.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(ids)
-    hidden, _ = model.hidden(ids)
-    torch.testing.assert_close(seen, [hidden])
+    hidden_states, _ = model.hidden_states(ids)
+    torch.testing.assert_close(seen, [hidden_states])
     torch.nn.init.normal_(model.output.bias)
     logits, _ = model(ids)
     assert logits.shape == (3, 12, 31)
-    expected = hidden @ model.embedding.weight.T + model.output.bias
+    expected = hidden_states @ model.embedding.weight.T + model.output.bias
     torch.testing.assert_close(logits, expected)
 
 
@@ -62,6 +62,6 @@ def test_other_models_come_back(tmp_path: Path, ids: torch.Tensor, tied: bool) -
     made.save(tmp_path)
     loaded = LanguageModel.load(tmp_path)
     assert (loaded.output.weight is loaded.embedding.weight) == tied
-    hidden, _ = loaded.hidden(ids)
-    torch.testing.assert_close(hidden.norm(dim=-1), torch.ones(3, 12))
+    hidden_states, _ = loaded.hidden_states(ids)
+    torch.testing.assert_close(hidden_states.norm(dim=-1), torch.ones(3, 12))
     torch.testing.assert_close(loaded(ids)[0], made(ids)[0], rtol=1e-2, atol=1e-3)

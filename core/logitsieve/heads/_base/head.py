@@ -78,22 +78,25 @@ class Softmax:
     def address(self) -> int:
         return self.descriptor.ctypes.data
 
-    def logits64(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float64:
-        """Compute exact logits of the ids that each row of hidden [B, D] owns (CSR), in float64.
+    def logits64(self, hidden_states: Float32, offsets: Int64, ids: Int32) -> Float64:
+        """Compute exact float64 logits of the ids that each row of hidden_states [B, D] owns (CSR).
 
-        InvalidRequest for a row of hidden that is not finite or too large, also if it owns no ids.
+        InvalidRequest for a row of hidden_states that is not finite or too large, even if it owns
+        no ids.
         """
         values = np.empty(ids.size, np.float64)
-        if (bad := csr_logits(self.address, hidden, offsets, ids, values)) >= 0:
+        if (bad := csr_logits(self.address, hidden_states, offsets, ids, values)) >= 0:
             refuse_row(bad)
         return values
 
-    def check_hidden(self, hidden: Float32) -> None:
-        """InvalidRequest for the first row of hidden [B, D] that is not finite or too large."""
-        self.logits64(hidden, np.zeros(len(hidden) + 1, np.int64), np.empty(0, np.int32))
+    def check_hidden(self, hidden_states: Float32) -> None:
+        """InvalidRequest for the first of hidden_states [B, D] that is not finite or too large."""
+        self.logits64(
+            hidden_states, np.zeros(len(hidden_states) + 1, np.int64), np.empty(0, np.int32)
+        )
 
-    def logits(self, hidden: Float32, offsets: Int64, ids: Int32) -> Float32:
-        return self.logits64(hidden, offsets, ids).astype(np.float32)
+    def logits(self, hidden_states: Float32, offsets: Int64, ids: Int32) -> Float32:
+        return self.logits64(hidden_states, offsets, ids).astype(np.float32)
 
 
 def begin_sha256(matrix: StoredMatrix) -> "hashlib._Hash":
@@ -136,23 +139,29 @@ def checked_k(k: Any, vocab_size: int) -> int:
     return whole("k", k, 1, vocab_size)
 
 
-def ready_request(hidden: ArrayLike, k: int, dim: int, vocab_size: int) -> tuple[Float32, int, int]:
-    """Return `hidden` as C-contiguous float32 [B, D], B, and `k` in 1 .. V; or InvalidRequest.
+def ready_request(
+    hidden_states: ArrayLike, k: int, dim: int, vocab_size: int
+) -> tuple[Float32, int, int]:
+    """Return `hidden_states` as C-contiguous float32 [B, D], B, `k` in 1 .. V; or InvalidRequest.
 
     Without needed changes there are no calls, which cost a microsecond each.
     """
-    if type(hidden) is ndarray and hidden.dtype is FLOAT32 and hidden.flags.c_contiguous:
-        shape = hidden.shape
+    if (
+        type(hidden_states) is ndarray
+        and hidden_states.dtype is FLOAT32
+        and hidden_states.flags.c_contiguous
+    ):
+        shape = hidden_states.shape
         fits = len(shape) == 2 and shape[1] == dim and shape[0] > 0
         if fits and type(k) is int and 0 < k <= vocab_size:
-            return hidden, shape[0], k
-    hidden = as_hidden(hidden, dim)
-    return hidden, hidden.shape[0], checked_k(k, vocab_size)
+            return hidden_states, shape[0], k
+    hidden_states = as_hidden(hidden_states, dim)
+    return hidden_states, hidden_states.shape[0], checked_k(k, vocab_size)
 
 
-def ready_hidden(hidden: ArrayLike, dim: int) -> Float32:
-    """Convert `hidden` to C-contiguous float32 [B, D]; no copy if it is that."""
-    return ready_request(hidden, 1, dim, 1)[0]
+def ready_hidden(hidden_states: ArrayLike, dim: int) -> Float32:
+    """Convert `hidden_states` to C-contiguous float32 [B, D]; no copy if it is that."""
+    return ready_request(hidden_states, 1, dim, 1)[0]
 
 
 def checked_knobs(
@@ -190,7 +199,7 @@ def require_part(part: PartSpec | None, arrays: Arrays, softmax: Softmax) -> Non
 
 def refuse_row(row: int) -> None:
     allowed = "finite values, ||h|| max||w|| + max|b| <= 1e38"
-    raise InvalidRequest(f"hidden[{row}]", "NaN, infinity or a norm too large", allowed)
+    raise InvalidRequest(f"hidden_states[{row}]", "NaN, infinity or a norm too large", allowed)
 
 
 def refuse_first(results: Sequence[int]) -> None:

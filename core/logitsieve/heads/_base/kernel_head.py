@@ -1,4 +1,4 @@
-"""The bases of heads: one kernel answers rows of hidden from one descriptor."""
+"""The bases of heads: one kernel answers rows of hidden_states from one descriptor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from logitsieve.kernels.topk.descriptor import shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
-FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden, below which they are not divided among threads
+FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden_states, below which they are not divided among threads
 SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
 SHARE_ANSWERS = 16  # the least rows of a share for each answer
 ANY_ROWS = 1 << 62
@@ -59,7 +59,7 @@ Limits = Mapping[str, Callable[[Arrays, Softmax], float]]
 
 
 class BestWithLogZ(NamedTuple):
-    """The best rows and log Z of B rows of hidden."""
+    """The best rows and log Z of B rows of hidden_states."""
 
     ids: Int32  # [B, K]
     logits: Float64  # [B, K] exact
@@ -84,9 +84,9 @@ def empty_best(rows: int, k: int) -> BestWithLogZ:
     )  # fmt: skip
 
 
-# (address, hidden, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K] and
-# scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status is
-# the number of such rows, or -1 - r if row r of hidden is to be refused.
+# (address, hidden_states, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K]
+# and scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status
+# is the number of such rows, or -1 - r if row r of hidden_states is to be refused.
 TopKernel = Callable[..., int]
 
 
@@ -150,7 +150,7 @@ class Head(ABC):
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
         """Answer from a descriptor; `read` counts the bytes of W that every row has to read.
 
-        Several threads read a share each for few rows of hidden.
+        Several threads read a share each for few rows of hidden_states.
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
@@ -175,64 +175,70 @@ class Head(ABC):
         other._set_knobs(knobs)
         return other
 
-    def topk(self, hidden: ArrayLike, k: int) -> TopK:
-        """Return the k best tokens of each row of `hidden` [B, D] or [D]; or InvalidRequest."""
-        hidden, rows, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        return self._answer_checked(hidden, rows, k)
+    def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
+        """Return the k best tokens of each of `hidden_states` [B, D] or [D]; or InvalidRequest."""
+        hidden_states, rows, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
+        return self._answer_checked(hidden_states, rows, k)
 
-    def _answer_checked(self, hidden: Float32, rows: int, k: int) -> TopK:
+    def _answer_checked(self, hidden_states: Float32, rows: int, k: int) -> TopK:
         ids, logits = _empty((rows, k), INT32), _empty((rows, k), FLOAT32)
         scanned, proven, handed = _empty(rows, INT32), _zeros(rows, BOOL), _zeros(rows, BOOL)
         if self.proves:
             proven.fill(True)
         if self._shared(rows, k):
-            status = self._run_shares(hidden, ids, logits, scanned)
+            status = self._run_shares(hidden_states, ids, logits, scanned)
         elif self._threads == 1 or rows == 1:
-            status = self._kernel(self._address, hidden, ids, logits, scanned, 0, rows)
+            status = self._kernel(self._address, hidden_states, ids, logits, scanned, 0, rows)
         else:
-            status = self._run_slices(hidden, ids, logits, scanned)
+            status = self._run_slices(hidden_states, ids, logits, scanned)
         if status:
-            self._answer_rest(status, hidden, k, TopK(ids, logits, proven, scanned, handed))
+            self._answer_rest(status, hidden_states, k, TopK(ids, logits, proven, scanned, handed))
         return _make(TopK, (ids, logits, proven, scanned, handed))
 
     def _shared(self, rows: int, k: int) -> bool:
-        """Tell if each thread takes a share of W; otherwise each takes some rows of hidden."""
+        """Tell if each thread takes a share of W; otherwise each takes some of the rows."""
         shares = len(self._shares)
         few = shares > 1 and rows < FEW_ROWS
         return few and SHARE_ANSWERS * k * shares <= self._vocab_size
 
     def _spread(
-        self, call: TopKernel, hidden: Float32, k: int, asked: Sequence[Any], *made: Any
+        self, call: TopKernel, hidden_states: Float32, k: int, asked: Sequence[Any], *made: Any
     ) -> tuple[list[int], list[NDArray[Any]]]:
         """Return a kernel's results, and arrays [S, B, ...] that it fills for k rows.
 
         `made` has the type of each array and its shape beyond B. S is 1 unless threads share W.
         """
-        rows = len(hidden)
+        rows = len(hidden_states)
         shares = self._shares if self._shared(rows, k) else [self._descriptor]
         arrays = [_empty((len(shares), rows, *shape), dtype) for dtype, *shape in made]
         calls = [
-            partial(call, share.ctypes.data, hidden, *asked, *(each[i] for each in arrays))
+            partial(call, share.ctypes.data, hidden_states, *asked, *(each[i] for each in arrays))
             for i, share in enumerate(shares)
         ]
         if len(calls) == 1:
             return run_slices(calls[0], rows, self._threads), arrays
         return run_all([partial(each, 0, rows) for each in calls], self._threads), arrays
 
-    def _run_slices(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
-        answer = partial(self._kernel, self._address, hidden, ids, logits, scanned)
-        results = run_slices(answer, hidden.shape[0], self._threads)
+    def _run_slices(
+        self, hidden_states: Float32, ids: Int32, logits: Float32, scanned: Int32
+    ) -> int:
+        answer = partial(self._kernel, self._address, hidden_states, ids, logits, scanned)
+        results = run_slices(answer, hidden_states.shape[0], self._threads)
         refused = [status for status in results if status < 0]
         return max(refused) if refused else sum(results)
 
-    def _run_shares(self, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32) -> int:
+    def _run_shares(
+        self, hidden_states: Float32, ids: Int32, logits: Float32, scanned: Int32
+    ) -> int:
         rows, k = ids.shape
         made = (INT32, k), (FLOAT32, k), (INT32,)
-        results, (found, _, computed) = self._spread(self._kernel, hidden, k, (), *made)
+        results, (found, _, computed) = self._spread(self._kernel, hidden_states, k, (), *made)
         if status := min(results):
             return status
         listed, offsets = found.swapaxes(0, 1).ravel(), np.arange(rows + 1) * (k * len(found))
-        status = int(listed_topk(self._address, hidden, offsets, listed, ids, logits, scanned, 0))
+        status = int(
+            listed_topk(self._address, hidden_states, offsets, listed, ids, logits, scanned, 0)
+        )
         self._add_scanned(computed, scanned)
         return status
 
@@ -240,52 +246,52 @@ class Head(ABC):
         """Fill scanned [B] with what all shares computed [S, B]."""
         np.minimum(np.add.reduce(computed, dtype=INT32), self._vocab_size, out=scanned)
 
-    def _answer_rest(self, status: int, hidden: Float32, k: int, top: TopK) -> None:
+    def _answer_rest(self, status: int, hidden_states: Float32, k: int, top: TopK) -> None:
         if status < 0:
             refuse_row(-1 - status)
         assert self._fallback
         rows = np.flatnonzero(top.scanned < 0)
-        for mine, theirs in zip(top, self._fallback.topk(hidden[rows], k), strict=True):
+        for mine, theirs in zip(top, self._fallback.topk(hidden_states[rows], k), strict=True):
             mine[rows] = theirs
         top.fallback[rows] = True
 
     @abstractmethod
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
+    def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
         """Return every row of W that `topk` would look at, with exact logits."""
 
-    def _fill_short(self, listed: Candidates, hidden: Float32, k: int) -> Candidates:
+    def _fill_short(self, listed: Candidates, hidden_states: Float32, k: int) -> Candidates:
         short = listed.offsets[1:] - listed.offsets[:-1] < k
         if not short.any():
             return listed
         assert self._fallback
-        return replace_rows(listed, short, self._fallback.candidates(hidden[short], k))
+        return replace_rows(listed, short, self._fallback.candidates(hidden_states[short], k))
 
     def estimates_at(self, scale: float, k: int) -> bool:
         """Whether `best_with_log_z` estimates log Z of all e^{scale x}, beside k rows."""
         return self.estimates_log_z and scale == 1.0
 
-    def best_with_log_z(self, hidden: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
-        """Return the k best rows for each row of hidden [B, D], and log Z of all e^{scale x}.
+    def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
+        """Return the k best rows for each of hidden_states [B, D], and log Z of all e^{scale x}.
 
         By one pass over W, with proven bounds, unless the head `estimates_at` that scale and k.
         """
-        return self._best_by_pass(hidden, k, scale)
+        return self._best_by_pass(hidden_states, k, scale)
 
     def _best_by_pass(
-        self, hidden: Float32, k: int, scale: float, *, coded: bool = False
+        self, hidden_states: Float32, k: int, scale: float, *, coded: bool = False
     ) -> BestWithLogZ:
-        rows = len(hidden)
-        ids, logits, log_z = self._pass(hidden, k, scale, no_edits(rows), coded)
+        rows = len(hidden_states)
+        ids, logits, log_z = self._pass(hidden_states, k, scale, no_edits(rows), coded)
         scanned = np.full(rows, self._vocab_size, INT32)
         return BestWithLogZ(
             ids, logits, log_z, _zeros(rows), np.ones(rows, BOOL), scanned, _zeros(rows, BOOL)
         )
 
     def _pass(
-        self, hidden: Float32, k: int, scale: float, edits: Edits, coded: bool = False
+        self, hidden_states: Float32, k: int, scale: float, edits: Edits, coded: bool = False
     ) -> tuple[Int32, Float64, Float64]:
         asked, made = (scale, coded, *edits.arrays), ((INT32, k), (FLOAT64, k), (FLOAT64, FIELDS))
-        refused, every = self._spread(quick_log_z.entry(), hidden, k, asked, *made)
+        refused, every = self._spread(quick_log_z.entry(), hidden_states, k, asked, *made)
         refuse_first(refused)
         found, values, log_z = every
         if len(found) == 1:
@@ -306,25 +312,27 @@ class ListingHead(Head):
     """Lists some rows of W for each query, and decides by their exact logits."""
 
     @abstractmethod
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
         """Return CSR (offsets [B+1], distinct ids) of rows to look at, on any thread."""
 
-    def candidates(self, hidden: ArrayLike, k: int) -> Candidates:
-        hidden, _, k = ready_request(hidden, k, self._dim, self._vocab_size)
-        offsets, ids = self.select(hidden, k)
-        listed = unproven(offsets, ids, self._softmax.logits(hidden, offsets, ids))
-        return self._fill_short(listed, hidden, k)
+    def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
+        hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
+        offsets, ids = self.select(hidden_states, k)
+        listed = unproven(offsets, ids, self._softmax.logits(hidden_states, offsets, ids))
+        return self._fill_short(listed, hidden_states, k)
 
 
 class SelectingHead(ListingHead):
     """Answers from the rows that `select` lists."""
 
     def _kernel(
-        self, address: int, hidden: Float32, ids: Int32, logits: Float32, scanned: Int32,
+        self, address: int, hidden_states: Float32, ids: Int32, logits: Float32, scanned: Int32,
         start: int, stop: int,
     ) -> int:  # fmt: skip
-        offsets, listed = self.select(hidden[start:stop], ids.shape[1])
-        return int(listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start))
+        offsets, listed = self.select(hidden_states[start:stop], ids.shape[1])
+        return int(
+            listed_topk(address, hidden_states, offsets, listed, ids, logits, scanned, start)
+        )
 
 
 class ClusteredHead(ListingHead):
@@ -349,10 +357,10 @@ class ClusteredHead(ListingHead):
         )  # fmt: skip
         self._describe(descriptor)
 
-    def select(self, hidden: Float32, k: int) -> tuple[Int64, Int32]:
-        rows, size = len(hidden), self._vocab_size
+    def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
+        rows, size = len(hidden_states), self._vocab_size
         clusters = np.empty((rows, self._probes), np.int32)
-        refuse_first([screen_routes(self._address, hidden, clusters)])
+        refuse_first([screen_routes(self._address, hidden_states, clusters)])
         if clusters.size == 1:  # a list, unjoined
             first, end = self._list_offsets[clusters[0, 0] : clusters[0, 0] + 2]
             return np.array([0, end - first]), self._list_ids[first:end].copy()

@@ -164,9 +164,9 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
         )
     rows = _checked(len(hidden_BD))
     got = logits.reshape(-1, len(weight))[rows].double().cpu()
-    hidden = hidden_BD[rows].double().cpu()
+    hidden_states = hidden_BD[rows].double().cpu()
     parts = [
-        (hidden @ w.T + b, hidden.abs() @ w.T.abs() + b.abs())
+        (hidden_states @ w.T + b, hidden_states.abs() @ w.T.abs() + b.abs())
         for w, b in zip(
             (chunk.double().cpu() for chunk in torch.split(weight, CHUNK_ROWS)),
             (chunk.double().cpu() for chunk in torch.split(bias, CHUNK_ROWS)),
@@ -233,9 +233,9 @@ class LayerInputs:
             self._layer.forward = self._replaced  # type: ignore[method-assign]
 
     def _catch(self, _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        [hidden] = inputs or named.values()
-        self._caught.append(hidden)
-        return None if self._times == 1 else ((self._times * hidden,), {})
+        [hidden_states] = inputs or named.values()
+        self._caught.append(hidden_states)
+        return None if self._times == 1 else ((self._times * hidden_states,), {})
 
     def read(self, batch: Any, times: float = 1.0) -> tuple[Tensor, Any]:
         """Return h of all rows, and the model's output for `times` h."""
@@ -262,8 +262,8 @@ class LayerInputs:
 
 
 def rows_of_batch(inputs: LayerInputs, batch: Any) -> Float32:
-    hidden: Float32 = inputs.read(batch)[0].float().cpu().numpy()
-    return hidden
+    hidden_states: Float32 = inputs.read(batch)[0].float().cpu().numpy()
+    return hidden_states
 
 
 def make_layer_inputs(load: Callable[[], nn.Module], name: str, skip: bool) -> LayerInputs:

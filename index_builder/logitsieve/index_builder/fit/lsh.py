@@ -78,7 +78,7 @@ _Tried = tuple[Reduction, int, int]  # reduction, bits, probes
 @dataclass(frozen=True, eq=False)
 class _Search:
     inputs: FitInputs
-    hidden: Float32  # [H, D]
+    hidden_states: Float32  # [H, D]
     words: Int64  # [U], ascending
     labels: Int64  # [H] places of the exact best words in `words`
 
@@ -131,10 +131,12 @@ class _Search:
         codes = hash_vectors(reduction.vectors(self.words), planes, self.inputs.config.threads)
         own, shifts = query_planes(planes, reduction.beta)
         offsets, ids = bucket_tables(codes, bits)
-        counts = np.zeros((len(self.hidden), len(self.words)), np.uint16)
+        counts = np.zeros((len(self.hidden_states), len(self.words)), np.uint16)
         order, done = probe_order(bits, probes), 0
         for tables in _growing(len(planes)):
-            lsh_collisions(self.hidden, own, shifts, offsets, ids, order, done, tables, counts)
+            lsh_collisions(
+                self.hidden_states, own, shifts, offsets, ids, order, done, tables, counts
+            )
             done = tables
             yield self._judged(reduction, bits, tables, order.size, counts)
 
@@ -217,7 +219,9 @@ def _reported(tried: list[_Tried], stage: str, progress: Progress) -> Iterator[_
 def _reductions(search: _Search) -> list[Reduction]:
     softmax = search.inputs.softmax
     squares_V = squared_norms(softmax)
-    power = float(np.einsum("hd,hd->", search.hidden, search.hidden)) / len(search.hidden)
+    power = float(np.einsum("hd,hd->", search.hidden_states, search.hidden_states)) / len(
+        search.hidden_states
+    )
     beta = best_beta(squares_V, softmax.bias.astype(np.float64), power)
     return [
         Reduction.of(softmax, squares_V, ranges, scale * beta)

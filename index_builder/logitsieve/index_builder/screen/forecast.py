@@ -155,8 +155,8 @@ def faster_fallback(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) ->
     """Return the share that a screen leaves to the sketch; None if it costs less and is faster."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
-    top = heads["screen"].topk(trial.hidden, trial.k)
-    ends = [text.indices(rows)[1] * len(trial.hidden) // rows for text in inputs.texts]
+    top = heads["screen"].topk(trial.hidden_states, trial.k)
+    ends = [text.indices(rows)[1] * len(trial.hidden_states) // rows for text in inputs.texts]
     parts = [slice(*each) for each in pairwise([0, *ends]) if each[0] < each[1]]
     clusters = len(screen.arrays["centroids"])
     left, read = costliest_text(parts, costs, clusters, top.scanned, top.fallback)

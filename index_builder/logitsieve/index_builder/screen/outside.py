@@ -34,17 +34,17 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     """Return the arrays of a screen with a fit of the mass outside its lists."""
     most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
     # Kernels read whole rows, one after the other.
-    hidden = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
+    hidden_states = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
     full = shared_heads(inputs.softmax, {})[FULL]
-    log_z = _log_z(inputs, full, hidden)
-    clusters, inside = _listed(inputs, full.value, arrays, hidden)
+    log_z = _log_z(inputs, full, hidden_states)
+    clusters, inside = _listed(inputs, full.value, arrays, hidden_states)
     # log(e^log_z - e^inside)
     outside = log_z + np.log(-np.expm1(np.minimum(inside - log_z, -LEAST_SHARE)))
     count, dim = arrays["centroids"].shape
     rows = np.zeros((count, dim), np.float32)
     biases, spreads = np.zeros(count, np.float32), np.empty(count, np.float32)
-    shared = _shared_row(clusters, hidden, outside)
-    rest = outside - hidden @ shared
+    shared = _shared_row(clusters, hidden_states, outside)
+    rest = outside - hidden_states @ shared
     everywhere = float(rest.mean()), max(float(rest.std()), LEAST_SPREAD)
     for cluster in range(count):
         own = np.flatnonzero(clusters == cluster)
@@ -54,7 +54,7 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
             if len(own):
                 biases[cluster] = rest[own].mean()
             continue
-        fit = _fit(hidden[own].astype(np.float64), rest[own])
+        fit = _fit(hidden_states[own].astype(np.float64), rest[own])
         rows[cluster], biases[cluster], spreads[cluster] = shared + fit.row, fit.bias, fit.spread
         inputs.progress("log Z", cluster + 1, count)
     return {
@@ -62,8 +62,11 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _log_z(inputs: FitInputs, full: Shared[Head], hidden: Float32) -> Float64:
-    blocks = (hidden[start : start + LABEL_ROWS] for start in range(0, len(hidden), LABEL_ROWS))
+def _log_z(inputs: FitInputs, full: Shared[Head], hidden_states: Float32) -> Float64:
+    blocks = (
+        hidden_states[start : start + LABEL_ROWS]
+        for start in range(0, len(hidden_states), LABEL_ROWS)
+    )
     return np.concatenate(list(inputs.workers.map(_log_z_block, ((full, b) for b in blocks))))
 
 
@@ -72,7 +75,7 @@ def _log_z_block(full: Head, block: Float32) -> Float64:
 
 
 def _listed(
-    inputs: FitInputs, full: Head, arrays: Arrays, hidden: Float32
+    inputs: FitInputs, full: Head, arrays: Arrays, hidden_states: Float32
 ) -> tuple[Int32, Float64]:
     """Return each context's best cluster and the log of its list's mass."""
     count, dim = arrays["centroids"].shape
@@ -83,14 +86,14 @@ def _listed(
     }
     knobs = {"escalate": -1.0, "log_z_error": 1.0}
     head = ScreenHead(inputs.softmax, {**arrays, **none}, fallback=full, knobs=knobs)
-    return head.clusters(hidden), head.best_with_log_z(hidden, 1).log_z[:, VALUE]
+    return head.clusters(hidden_states), head.best_with_log_z(hidden_states, 1).log_z[:, VALUE]
 
 
-def _shared_row(clusters: Int32, hidden: Float32, outside: Float64) -> Float64:
+def _shared_row(clusters: Int32, hidden_states: Float32, outside: Float64) -> Float64:
     """Return u [D], by ridge regression within all clusters."""
     order = np.argsort(clusters, kind="stable")
     starts = np.unique(clusters[order], return_index=True)[1]
-    centred, wanted = hidden[order].astype(np.float64), outside[order]
+    centred, wanted = hidden_states[order].astype(np.float64), outside[order]
     for own in np.split(np.arange(len(order)), starts[1:]):
         centred[own] -= centred[own].mean(axis=0)
         wanted[own] -= wanted[own].mean()
@@ -106,10 +109,10 @@ class _Fit(NamedTuple):
     spread: float
 
 
-def _fit(hidden: Float64, outside: Float64) -> _Fit:
-    mean, level = hidden.mean(axis=0), float(outside.mean())
-    centred, wanted = hidden - mean, outside - level
-    left_out = np.arange(len(hidden)) % LEFT_OUT == 0
+def _fit(hidden_states: Float64, outside: Float64) -> _Fit:
+    mean, level = hidden_states.mean(axis=0), float(outside.mean())
+    centred, wanted = hidden_states - mean, outside - level
+    left_out = np.arange(len(hidden_states)) % LEFT_OUT == 0
     kept, wanted_kept = centred[~left_out], wanted[~left_out]
     gram, moments = kept.T @ kept, kept.T @ wanted_kept
     size = float((kept * kept).mean())

@@ -120,9 +120,9 @@ def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Rows with a target: hidden [B, D]; kept: bool [R] of all rows, None for all."""
+    """Rows with a target: hidden_states [B, D]; kept: bool [R] of all rows, None for all."""
 
-    hidden: Tensor
+    hidden_states: Tensor
     targets: Targets
     kept: Tensor | None
 
@@ -133,13 +133,13 @@ class LossBatch:
 
 
 def read_batch(
-    hidden: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
+    hidden_states: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
 ) -> LossBatch:
-    """Read hidden [..., D] and target [...], or distinct [..., L] padded by `ignore_index`."""
-    check_hidden(hidden, in_features)
-    several = target.ndim == hidden.ndim
-    expected = hidden.shape[:-1]
-    if tuple(target.shape[: len(expected)]) != tuple(expected) or target.ndim > hidden.ndim:
+    """Read hidden_states [..., D] and target [...], or distinct [..., L] and `ignore_index`."""
+    check_hidden(hidden_states, in_features)
+    several = target.ndim == hidden_states.ndim
+    expected = hidden_states.shape[:-1]
+    if tuple(target.shape[: len(expected)]) != tuple(expected) or target.ndim > hidden_states.ndim:
         allowed = f"{tuple(expected)}, or one more dimension for several targets a row"
         raise InvalidRequest("target", f"shape {tuple(target.shape)}", allowed)
     if target.dtype.is_floating_point or target.dtype == torch.bool or target.dtype.is_complex:
@@ -148,7 +148,7 @@ def read_batch(
     classes_RL = target.reshape(rows, -1).long()
     named_RL = classes_RL != ignore_index
     _check_range(classes_RL, named_RL, n_classes, ignore_index)
-    flat = hidden.reshape(rows, in_features)
+    flat = hidden_states.reshape(rows, in_features)
     if bool(named_RL.all()) and not several:
         every = torch.arange(rows, device=target.device)
         return LossBatch(flat, Targets(every, classes_RL[:, 0], rows, True), None)
@@ -163,15 +163,19 @@ def read_batch(
     return LossBatch(hidden_BD, targets, None if full else present)
 
 
-def check_hidden(hidden: Tensor, in_features: int) -> None:
-    if hidden.ndim < 1 or hidden.shape[-1] != in_features:
-        raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", f"[..., {in_features}]")
-    if not hidden.dtype.is_floating_point:
-        raise InvalidRequest("hidden", hidden.dtype, "a floating point type")
-    if hidden.numel() == 0:
-        raise InvalidRequest("hidden", f"shape {tuple(hidden.shape)}", "at least one row")
-    if not bool(torch.isfinite(hidden.detach()).all()):
-        raise InvalidRequest("hidden", "NaN or infinity", "finite numbers")
+def check_hidden(hidden_states: Tensor, in_features: int) -> None:
+    if hidden_states.ndim < 1 or hidden_states.shape[-1] != in_features:
+        raise InvalidRequest(
+            "hidden_states", f"shape {tuple(hidden_states.shape)}", f"[..., {in_features}]"
+        )
+    if not hidden_states.dtype.is_floating_point:
+        raise InvalidRequest("hidden_states", hidden_states.dtype, "a floating point type")
+    if hidden_states.numel() == 0:
+        raise InvalidRequest(
+            "hidden_states", f"shape {tuple(hidden_states.shape)}", "at least one row"
+        )
+    if not bool(torch.isfinite(hidden_states.detach()).all()):
+        raise InvalidRequest("hidden_states", "NaN or infinity", "finite numbers")
 
 
 def check_at_least(field: str, got: int, least: int, most: int | None = None) -> None:

@@ -103,24 +103,29 @@ class RaggedTerms:
         return cls(pairs, offsets, ids, log_weights, np.empty(len(ids)), np.empty(len(ids)))
 
     def forward(
-        self, hidden: Matrix, weight: Matrix, bias: Matrix, logit_form: LogitForm, wants: bool
+        self,
+        hidden_states: Matrix,
+        weight: Matrix,
+        bias: Matrix,
+        logit_form: LogitForm,
+        wants: bool,
     ) -> tuple[Float64, Matrix]:
-        losses, d_hidden = np.empty(len(hidden)), np.empty_like(hidden)
-        compute = FORWARD[hidden.dtype.name]
+        losses, d_hidden = np.empty(len(hidden_states)), np.empty_like(hidden_states)
+        compute = FORWARD[hidden_states.dtype.name]
 
         def fill(start: int, stop: int) -> int:
             compute(
-                hidden, weight, bias, self.pairs, self.offsets, self.ids, self.log_weights,
+                hidden_states, weight, bias, self.pairs, self.offsets, self.ids, self.log_weights,
                 logit_form.scale is not None, logit_form.absolute, wants, losses,
                 self.coefficients, self.factors, d_hidden, start, stop,
             )  # fmt: skip
             return 0
 
-        run_slices(fill, len(hidden), torch.get_num_threads())
+        run_slices(fill, len(hidden_states), torch.get_num_threads())
         return losses, d_hidden
 
     def backward(
-        self, hidden: Matrix, weight: Matrix, gradient: Float64, normalised: bool
+        self, hidden_states: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
         # Numbers are sorted many times faster than an order is found.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
@@ -131,11 +136,13 @@ class RaggedTerms:
         rows = np.concatenate(owners)
         moved = self.coefficients * gradient[rows]
         sums = np.add.reduceat((moved * np.sign(self.factors))[keys & (2**32 - 1)], starts[:-1])
-        values = np.empty((len(starts) - 1, hidden.shape[1]), hidden.dtype)
-        compute, weights = ROWS[hidden.dtype.name], moved * self.factors
+        values = np.empty((len(starts) - 1, hidden_states.shape[1]), hidden_states.dtype)
+        compute, weights = ROWS[hidden_states.dtype.name], moved * self.factors
 
         def fill(start: int, stop: int) -> int:
-            compute(hidden, weight, keys, starts, rows, weights, normalised, values, start, stop)
+            compute(
+                hidden_states, weight, keys, starts, rows, weights, normalised, values, start, stop
+            )
             return 0
 
         run_slices(fill, len(values), torch.get_num_threads())
@@ -168,11 +175,11 @@ class _KernelLoss(torch.autograd.Function):
     ) -> Tensor:
         classes, targets, candidates = rest
         ctx.terms = RaggedTerms.of(targets, candidates)
-        hidden = hidden_BD.detach().contiguous().numpy()
+        hidden_states = hidden_BD.detach().contiguous().numpy()
         weight = weight_VD.detach().numpy()
         bias = weight[:0, 0] if bias_V1 is None else bias_V1.detach().view(-1).numpy()
         ctx.normalised, wants = classes.form.scale is not None, ctx.needs_input_grad[0]
-        losses, d_hidden = ctx.terms.forward(hidden, weight, bias, classes.form, wants)
+        losses, d_hidden = ctx.terms.forward(hidden_states, weight, bias, classes.form, wants)
         ctx.save_for_backward(hidden_BD, weight_VD)
         ctx.d_hidden, ctx.sparse = torch.from_numpy(d_hidden), classes.sparse
         return torch.from_numpy(losses).to(hidden_BD.dtype)
@@ -185,9 +192,12 @@ class _KernelLoss(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             d_hidden = ctx.d_hidden * gradient_B[:, None]
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            hidden, weight = hidden_BD.detach().contiguous().numpy(), weight_VD.detach().numpy()
+            hidden_states, weight = (
+                hidden_BD.detach().contiguous().numpy(),
+                weight_VD.detach().numpy(),
+            )
             ids, values, sums = ctx.terms.backward(
-                hidden, weight, gradient_B.double().numpy(), ctx.normalised
+                hidden_states, weight, gradient_B.double().numpy(), ctx.normalised
             )
             d_weight = place(ids, torch.from_numpy(values), len(weight), ctx.sparse)
             if ctx.needs_input_grad[2]:

@@ -28,12 +28,14 @@ class LogitForm:
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
 
-    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def logits(self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return logits [B, n] of prepared rows [B, D], from weight [n, D] and bias [n, 1]."""
-        weight = weight.to(hidden.dtype)
+        weight = weight.to(hidden_states.dtype)
         if self.scale is not None:
             weight = normalize(weight, dim=-1)
-        x = linear(hidden, weight, None if bias is None else bias.view(-1).to(hidden.dtype))
+        x = linear(
+            hidden_states, weight, None if bias is None else bias.view(-1).to(hidden_states.dtype)
+        )
         return x.abs() if self.absolute else x
 
 
@@ -84,8 +86,8 @@ class ClassWeights(nn.Embedding):
     def detached(self) -> tuple[Tensor, Tensor | None]:
         return self.weight.detach(), None if self.bias is None else self.bias.detach()
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.form.logits(hidden, self.weight, self.bias)
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        return self.form.logits(hidden_states, self.weight, self.bias)
 
     def read(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         weight_UD = gather(self.weight, ids, self.sparse).to(dtype)
@@ -125,12 +127,12 @@ class BlockWeights(nn.Module):
         matrix: Tensor = torch.block_diag(*self.blocks)  # type: ignore[no-untyped-call]
         return matrix.index_select(0, self.places)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden_states: Tensor) -> Tensor:
         parts = []
         for block, (first, last) in zip(self.blocks, pairwise(self.edges), strict=True):
-            rows = block.to(hidden.dtype)
+            rows = block.to(hidden_states.dtype)
             rows = rows if self.form.scale is None else normalize(rows, dim=-1)
-            parts.append(linear(hidden[..., first:last], rows))
+            parts.append(linear(hidden_states[..., first:last], rows))
         x = torch.cat(parts, -1).index_select(-1, self.places)
         x = x if self.bias is None else x + self.bias.view(-1)
         return x.abs() if self.form.absolute else x

@@ -63,7 +63,7 @@ class Export:
 
 
 class SoftmaxLoss(nn.Module, ABC):
-    """Loss of a softmax over V classes; hidden [..., D], target [...] or [..., L] -> scalar.
+    """Loss of a softmax over V classes; hidden_states [..., D], target [...] or [..., L] -> scalar.
 
     Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
     logits. Rows without a target count 0, and not in a mean. Raises InvalidRequest.
@@ -104,15 +104,17 @@ class SoftmaxLoss(nn.Module, ABC):
             dtype=dtype,
         )
 
-    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, target: Tensor) -> Tensor:
         """Return the loss to train by."""
-        batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
-        with torch.autocast(hidden.device.type, enabled=False):
-            prepared = self.prepare(batch.hidden)
+        batch = read_batch(
+            hidden_states, target, self.in_features, self.n_classes, self.ignore_index
+        )
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            prepared = self.prepare(batch.hidden_states)
             if batch.targets.count == 0:
-                return self._nothing(prepared, hidden.shape[:-1])
+                return self._nothing(prepared, hidden_states.shape[:-1])
             if self.reduction == "none":
-                return batch.spread(self.losses(prepared, batch.targets), hidden.shape[:-1])
+                return batch.spread(self.losses(prepared, batch.targets), hidden_states.shape[:-1])
             count = batch.targets.count if self.reduction == "mean" else 1
             return self.total(prepared, batch.targets, 1 / count)
 
@@ -126,18 +128,18 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """Return the loss of each row [B]; hidden comes from `prepare`."""
+        """Return the loss of each row [B]; hidden_states comes from `prepare`."""
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
         """Return the sum of the rows' losses, times `share`."""
         return self.losses(hidden_BD, targets).sum() * share
 
-    def prepare(self, hidden: Tensor) -> Tensor:
+    def prepare(self, hidden_states: Tensor) -> Tensor:
         """Return hidden rows in the precision of the loss, of length `scale` if there is one."""
-        hidden = hidden.to(work_dtype(next(self.classes.parameters())))
+        hidden_states = hidden_states.to(work_dtype(next(self.classes.parameters())))
         if (scale := self.classes.form.scale) is None:
-            return hidden
-        return functional.normalize(hidden, dim=-1) * scale
+            return hidden_states
+        return functional.normalize(hidden_states, dim=-1) * scale
 
     def tie(self, embedding: nn.Embedding) -> None:
         self.classes.tie(embedding)
@@ -148,34 +150,36 @@ class SoftmaxLoss(nn.Module, ABC):
         """Update the loss's index of its rows after steps of `optimizer`; None without an index."""
         return None
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden_states: Tensor) -> Tensor:
         """Return all logits [..., V] of the softmax that is trained."""
-        check_hidden(hidden, self.in_features)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.classes.logits(self.prepare(hidden))
+        check_hidden(hidden_states, self.in_features)
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            return self.classes.logits(self.prepare(hidden_states))
 
-    def log_prob(self, hidden: Tensor) -> Tensor:
+    def log_prob(self, hidden_states: Tensor) -> Tensor:
         """Return log-probabilities [..., V] of the full softmax."""
-        return self.logits(hidden).log_softmax(-1)
+        return self.logits(hidden_states).log_softmax(-1)
 
-    def predict(self, hidden: Tensor) -> Tensor:
+    def predict(self, hidden_states: Tensor) -> Tensor:
         """Return the most likely class of each row [...]."""
-        return self.logits(hidden).argmax(-1)
+        return self.logits(hidden_states).argmax(-1)
 
     @torch.no_grad()
-    def full_loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+    def full_loss(self, hidden_states: Tensor, target: Tensor) -> Tensor:
         """Return the loss under the full softmax, without gradient, a chunk of logits at a time."""
-        batch = read_batch(hidden, target, self.in_features, self.n_classes, self.ignore_index)
-        prepared, count = self.prepare(batch.hidden), batch.targets.count
+        batch = read_batch(
+            hidden_states, target, self.in_features, self.n_classes, self.ignore_index
+        )
+        prepared, count = self.prepare(batch.hidden_states), batch.targets.count
         step = max(LOGITS_AT_ONCE // self.n_classes, 1)
         parts = [prepared.new_zeros(0)]
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(hidden_states.device.type, enabled=False):
             for i in range(0, count, step):
                 targets = batch.targets.slice(i, min(i + step, count))
                 parts.append(full_losses(self.classes.logits(prepared[i : i + step]), targets))
         losses = torch.cat(parts)
         if self.reduction == "none":
-            return batch.spread(losses, hidden.shape[:-1])
+            return batch.spread(losses, hidden_states.shape[:-1])
         return losses.sum() / (max(count, 1) if self.reduction == "mean" else 1)
 
     @property
@@ -251,15 +255,15 @@ class _Chunked(torch.autograd.Function):
             None if x is None else x.detach().requires_grad_(needed)
             for x, needed in zip(inputs, ctx.needs_input_grad[3:], strict=True)
         ]
-        hidden, weight, bias = leaves
-        assert hidden is not None
+        hidden_states, weight, bias = leaves
+        assert hidden_states is not None
         assert weight is not None
         step = max(min(LOGITS_AT_ONCE // len(weight), (targets.count + 1) // 2), 1)
-        total = hidden.new_zeros(())
+        total = hidden_states.new_zeros(())
         for first in range(0, targets.count, step):
             last = min(first + step, targets.count)
             with torch.enable_grad():
-                x_bV = form.logits(hidden[first:last], weight, bias)
+                x_bV = form.logits(hidden_states[first:last], weight, bias)
                 loss = full_losses(x_bV, targets.slice(first, last)).sum() * share
             del x_bV
             if loss.requires_grad:

@@ -66,10 +66,10 @@ class SampledSoftmax(SoftmaxLoss):
     def unservable(self) -> str | None:
         return self.proposal.unservable or super().unservable
 
-    def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, target: Tensor) -> Tensor:
         if self.random.step == 0 and processes() > 1:
             self.rebuild()  # DDP copied one process's weights over ours after indexing them
-        return super().forward(hidden, target)
+        return super().forward(hidden_states, target)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
         self.random.next()  # so that all processes stay at the same step

@@ -29,14 +29,14 @@ LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of th
 
 @dataclass(frozen=True)
 class LeafSoftmax:
-    """Distributions within leaves, from prepared hidden [B, D], targets and current weights.
+    """Distributions within leaves, from prepared hidden_states [B, D], targets and current weights.
 
     Logits are computed in `dtype`. Within a leaf, class j is drawn in proportion to the sum over
     the rows b of e^{x_bj} / Z^_b. Z^_b is the importance-sampled sum over some of the drawn leaves,
     plus the targets' e^x; any is valid if independent of the draws within leaves.
     """
 
-    hidden: Tensor
+    hidden_states: Tensor
     targets: Targets
     weight: Tensor
     logit_form: LogitForm
@@ -64,24 +64,24 @@ class LeafSoftmax:
         every = -(-len(log_q) // LEAVES_OF_ESTIMATE)
         leaves, log_q = leaf_of_draw[::every], log_q[::every]
         some = members[leaves]
-        zeros_B = self.hidden.new_zeros(len(self.hidden))
-        x_B = self._logits(some, zeros_B).to(self.hidden.dtype).view(*some.shape, -1)
+        zeros_B = self.hidden_states.new_zeros(len(self.hidden_states))
+        x_B = self._logits(some, zeros_B).to(self.hidden_states.dtype).view(*some.shape, -1)
         x_B.masked_fill_((some == len(self.weight))[..., None], -torch.inf)
         x_B -= (log_q + torch.tensor(float(len(log_q))).log()).to(x_B)[:, None, None]
-        x_P = (self.targets.of(self.hidden) * self._read(self.targets.classes)).sum(-1)
+        x_P = (self.targets.of(self.hidden_states) * self._read(self.targets.classes)).sum(-1)
         of_targets_B = self.targets.log_sums(x_P.abs_() if self.logit_form.absolute else x_P)
         return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), of_targets_B)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
         """Return x - log Z^ [L' n, B] in precision `dtype`; any number for a missing class."""
         ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
-        rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden.T.to(self.dtype)
+        rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden_states.T.to(self.dtype)
         if self.logit_form.absolute:
             return (rows @ hidden_DB).abs_().sub_(log_z_B.to(self.dtype))
         return torch.addmm(-log_z_B.to(self.dtype), rows, hidden_DB)
 
     def _read(self, ids: Tensor) -> Tensor:
-        rows = self.weight.index_select(0, ids).to(self.hidden.dtype)
+        rows = self.weight.index_select(0, ids).to(self.hidden_states.dtype)
         return rows if self.logit_form.scale is None else normalize(rows, dim=-1)
 
 

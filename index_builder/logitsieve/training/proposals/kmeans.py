@@ -52,9 +52,9 @@ class InvertedLists(Buckets):
         self.rebuild(weight, bias)
 
     def probed(self, hidden_BD: Tensor, nprobe: int) -> Int32:
-        hidden = hidden_BD.detach().to("cpu", torch.float32)
+        hidden_states = hidden_BD.detach().to("cpu", torch.float32)
         centroids = torch.from_numpy(self.arrays["centroids"])
-        scores_BC = hidden @ centroids.T + torch.from_numpy(self.arrays["biases"])
+        scores_BC = hidden_states @ centroids.T + torch.from_numpy(self.arrays["biases"])
         best = scores_BC.topk(min(nprobe, scores_BC.shape[1]), dim=1, sorted=False).indices
         return np.ascontiguousarray(best.numpy(), np.int32)
 

@@ -55,7 +55,7 @@ class Proposal(ABC):
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
         """Return candidates for rows that have targets, and minus their log-expected counts.
 
-        hidden is detached, and normalised if the logits are. Use no randomness but `rng`.
+        hidden_states is detached, and normalised if the logits are. Use no randomness but `rng`.
         """
 
 

@@ -106,9 +106,9 @@ class HashTables(Buckets):
 
     def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
         """Buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
-        hidden = hidden_BD.detach().to("cpu", torch.float32).numpy()
-        vectors = np.empty((len(hidden), hidden.shape[1] + 2), np.float32)
-        vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden, 1, 0
+        hidden_states = hidden_BD.detach().to("cpu", torch.float32).numpy()
+        vectors = np.empty((len(hidden_states), hidden_states.shape[1] + 2), np.float32)
+        vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden_states, 1, 0
         return self._numbered(self.hashing.codes(vectors)), vectors
 
     def of_classes(self, ids_B: Int64) -> Int32:

@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
         self.dropout = nn.Dropout(dropout)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
-    def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def hidden_states(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Inputs of the softmax, float32 [B, T, D], and the next state, from ids int64 [B, T]."""
         hidden_BTD, state = self.lstm(self.dropout(self.embedding(ids)), state)
         return self.dropout(hidden_BTD), state
@@ -62,11 +62,11 @@ class LanguageModel(Recurrent):
             self.output.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        hidden_BTD, state = self.hidden(ids, state)
+        hidden_BTD, state = self.hidden_states(ids, state)
         return self.output(hidden_BTD), state
 
-    def hidden(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        hidden_BTD, state = super().hidden(ids, state)
+    def hidden_states(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        hidden_BTD, state = super().hidden_states(ids, state)
         return normalize(hidden_BTD, dim=-1) if self.normalized else hidden_BTD, state
 
     def save(self, folder: Path) -> None:

@@ -119,7 +119,7 @@ class Trainer:
             optimizer.zero_grad()
         self.model.train()
         inputs_BT, targets_BT = self._batch()
-        hidden_BTD, (hidden, cell) = self.model.hidden(inputs_BT, self._state)
+        hidden_BTD, (hidden, cell) = self.model.hidden_states(inputs_BT, self._state)
         self._check_finite("LSTM's output", hidden_BTD)
         loss = self.loss(hidden_BTD, targets_BT)
         backward(loss)
@@ -155,7 +155,7 @@ class Trainer:
         state, total = None, 0.0
         for start in range(0, streams.length, VALID_STEPS):
             inputs_BT, targets_BT = streams.read(start, VALID_STEPS)
-            hidden_BTD, state = self.model.hidden(inputs_BT, state)
+            hidden_BTD, state = self.model.hidden_states(inputs_BT, state)
             self._check_finite("LSTM's output", hidden_BTD)
             total += self.loss.full_loss(hidden_BTD, targets_BT).item() * targets_BT.numel()
         mean = total / (count * streams.length)

@@ -48,7 +48,7 @@ class TensorKind(NamedTuple):
 
 TENSORS: dict[str, tuple[TensorKind, ...]] = {
     "inputs": (
-        TensorKind("hidden", ("FP32", "FP16", "BF16"), "BD"),
+        TensorKind("hidden_states", ("FP32", "FP16", "BF16"), "BD"),
         TensorKind("k", ("INT32",), "1", ("topk",)),
         TensorKind("samples", ("INT32",), "1", ("sample",)),
         TensorKind("seeds", ("UINT64",), "B", ("sample",)),
@@ -112,14 +112,16 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
     """
     kind, parameters = read_parameters(message)
     inputs, spec = _inputs(message, kind, max_rows), _spec(parameters, model)
-    hidden = inputs.get("hidden")
+    hidden_states = inputs.get("hidden_states")
     request: pb.TopKRequest | pb.SampleRequest
     if kind == TOP_K.method:
-        request = pb.TopKRequest(model_spec=spec, hidden=hidden, k=_scalar(inputs, "k"))
+        request = pb.TopKRequest(
+            model_spec=spec, hidden_states=hidden_states, k=_scalar(inputs, "k")
+        )
     else:
         request = pb.SampleRequest(
             model_spec=spec,
-            hidden=hidden,
+            hidden_states=hidden_states,
             samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
             seeds=inputs.get("seeds"),
             step=whole("parameters.step", parameters.get("step", 0), 0, MOST**2 - 1),

@@ -48,7 +48,7 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
     purpose = TopKRequest.purpose(rows.constrained)
     if rows.constrained:
         return PreparedRequest(rows.size, k, rows.edited, 0, purpose, cache(read))
-    return PreparedRequest(rows.size, k, 0, 0, purpose, read, rows.hidden)
+    return PreparedRequest(rows.size, k, 0, 0, purpose, read, rows.hidden_states)
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -59,8 +59,8 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
         raise InvalidRequest("token_ids", f"{token_ids.shape[1]} ids a row", allowed)
 
     def read() -> ScoreRequest:
-        hidden, wanted = rows.checked(index.dim), scored_ids(token_ids, rows.size)
-        return ScoreRequest(hidden, wanted, constraints=rows.constraints())
+        hidden_states, wanted = rows.checked(index.dim), scored_ids(token_ids, rows.size)
+        return ScoreRequest(hidden_states, wanted, constraints=rows.constraints())
 
     purpose = ScoreRequest.purpose(rows.constrained)
     return PreparedRequest(rows.size, 1, rows.edited + token_ids.size, 0, purpose, cache(read))
@@ -84,8 +84,8 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
     }
 
     def read() -> SampleRequest:
-        hidden, sampling = rows.checked(index.dim), Sampling.of(rows.size, samples, options)
-        return SampleRequest(hidden, sampling, constraints=rows.constraints())
+        hidden_states, sampling = rows.checked(index.dim), Sampling.of(rows.size, samples, options)
+        return SampleRequest(hidden_states, sampling, constraints=rows.constraints())
 
     filtered = rows.size * min(request.top_k, index.vocab_size)
     drawn, purpose = rows.size * samples, SampleRequest.purpose(rows.constrained)
@@ -109,9 +109,9 @@ def read_beam_step(
     }
 
     def read() -> BeamStepRequest:
-        hidden = rows.checked(index.dim)
+        hidden_states = rows.checked(index.dim)
         beams = Beams.of(rows.size, scores, beams_in, beams_out, options)
-        return BeamStepRequest(hidden, beams, constraints=rows.constraints())
+        return BeamStepRequest(hidden_states, beams, constraints=rows.constraints())
 
     k, together = min(beams_out, index.vocab_size), max(1, min(beams_in, rows.size))
     edited, purpose = rows.edited, BeamStepRequest.purpose(rows.constrained)
@@ -130,37 +130,37 @@ METHODS: dict[str, Method] = {
 
 
 class _Rows(NamedTuple):
-    """Rows of hidden with their constraints, whose sizes are checked."""
+    """Rows of hidden_states with their constraints, whose sizes are checked."""
 
-    hidden: np.ndarray  # [B, D]
+    hidden_states: np.ndarray  # [B, D]
     given: Constraints | None
     edited: int  # ids of all constraints
 
     @property
     def size(self) -> int:
-        return len(self.hidden)
+        return len(self.hidden_states)
 
     @property
     def constrained(self) -> bool:
         return self.given is not None
 
     def checked(self, dim: int) -> np.ndarray:
-        """Return hidden; InvalidRequest unless it has a form that is accepted, and this size."""
-        return as_rows(self.hidden, dim)
+        """Return hidden_states; InvalidRequest unless of an accepted form and this size."""
+        return as_rows(self.hidden_states, dim)
 
     def constraints(self) -> Constraints | None:
         """Check the constraints of all rows."""
-        return None if self.given is None else self.given.for_rows(len(self.hidden))
+        return None if self.given is None else self.given.for_rows(len(self.hidden_states))
 
 
 def _read_rows(request: Any, config: ServeConfig) -> _Rows:
-    hidden = to_array(request.hidden, "hidden")
-    if not 1 <= len(hidden) <= config.max_rows:
+    hidden_states = to_array(request.hidden_states, "hidden_states")
+    if not 1 <= len(hidden_states) <= config.max_rows:
         allowed = f"1..{config.max_rows} rows (serve --max-rows)"
-        raise InvalidRequest("hidden", f"{len(hidden)} rows", allowed)
+        raise InvalidRequest("hidden_states", f"{len(hidden_states)} rows", allowed)
     if not request.HasField("constraints"):
-        return _Rows(hidden, None, 0)
+        return _Rows(hidden_states, None, 0)
     message = request.constraints
     constraints = to_constraints(message, config.max_constraint_ids)
     sets = (message.banned, message.allowed, message.biased, message.repeated)
-    return _Rows(hidden, constraints, sum(one.ids.rows for one in sets))
+    return _Rows(hidden_states, constraints, sum(one.ids.rows for one in sets))

@@ -249,8 +249,8 @@ def _together(requests: Sequence[QueuedRequest]) -> list[TopKReply]:
         for queued in requests
     ]
     first = requests[0]
-    hidden = rows[0] if len(rows) == 1 else np.concatenate(rows)
-    reply = first.engine.answer(TopKRequest(hidden, first.request.k))
+    hidden_states = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    reply = first.engine.answer(TopKRequest(hidden_states, first.request.k))
     ends = np.cumsum([len(one) for one in rows]).tolist()
     return [cut(reply, end - len(one), end) for one, end in zip(rows, ends, strict=True)]
 

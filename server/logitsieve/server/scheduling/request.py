@@ -84,7 +84,7 @@ class PreparedRequest(NamedTuple):
     draws: int
     purpose: Purpose
     read: Callable[[], Request[Any]]
-    independent: np.ndarray | None = None  # hidden, if its rows may join a batch
+    independent: np.ndarray | None = None  # hidden_states, if its rows may join a batch
     together: int = 1  # rows that are not parted: a group of beams
 
     def answer(self, engine: Engine, rows: slice) -> Reply:
@@ -124,10 +124,12 @@ class QueuedRequest:
     key: tuple[NamedEngine, int, int] | None = field(init=False)  # equal ones may share a batch
 
     def __post_init__(self) -> None:
-        hidden = self.request.independent
+        hidden_states = self.request.independent
         self.us_per_row = self.estimate_us / self.request.rows
         self.paced_us = self.us_per_row * self.pace.value
-        self.key = None if hidden is None else (self.engine, self.request.k, hidden.shape[1])
+        self.key = (
+            None if hidden_states is None else (self.engine, self.request.k, hidden_states.shape[1])
+        )
         most, own = max(BATCH_ROWS, int(BATCH_US / max(self.us_per_row, 1e-3))), self.extra_us
         if own:
             most = min(most, int(PART_US * self.request.rows / own))
