@@ -225,7 +225,7 @@ def capture(module: Any, model: Any, folder: Path, out: Path) -> None:
     weight, bias = (each.detach().numpy() for each in (model.output.weight, model.output.bias))
     texts = {"H_fit": read_pairs(folder / "train.tsv.gz")[::CAPTURED_EVERY]}
     texts["H_heldout"] = read_pairs(folder / "valid.tsv")[:HELDOUT]
-    asked: dict[str, Any] = {"beams": 5, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
+    asked: dict[str, Any] = {"num_beams": 5, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
     found: dict[str, list[Float32]] = {name: [] for name in texts}
     with bars() as progress:
         for name, pairs in texts.items():
@@ -249,7 +249,7 @@ def _search(
     from sacrebleu import corpus_bleu
 
     found: dict[str, list[tuple[int, ...]]] = {name: [] for name in racing}
-    asked: dict[str, Any] = {"beams": beams, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
+    asked: dict[str, Any] = {"num_beams": beams, "eos_ids": [module.END], "max_tokens": MOST_WORDS}
 
     def translate(decoder: Any, sources: list[list[str]]) -> list[tuple[int, ...]]:
         state = Translating(model, sources, module.START)

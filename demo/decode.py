@@ -109,7 +109,7 @@ class Writer:
             self.decoder,
             reader.read([prompt]),
             reader.step,
-            beams=beams,
+            num_beams=beams,
             eos_ids=[self._end],
             max_tokens=self.words,
             length_penalty=0.0,

@@ -44,7 +44,7 @@ def main(path: str) -> None:
         LocalDecoder(index),
         model.state,  # hidden_states [2, D] of the first tokens
         model.step,
-        beams=4,
+        num_beams=4,
         eos_ids=[1],
         max_tokens=8,
         n_best=2,

@@ -111,7 +111,11 @@ def translated(
             state[2] = torch.cat([state[2], torch.from_numpy(tokens).long()[:, None]], 1)
             return contexts(model, state)
 
-        options: dict[str, Any] = {"beams": beams, "eos_ids": [module.END], "max_tokens": LONGEST}
+        options: dict[str, Any] = {
+            "num_beams": beams,
+            "eos_ids": [module.END],
+            "max_tokens": LONGEST,
+        }
         best = beam_search(decoder, contexts(model, state), step, **options)
         for hypothesis, *_ in best.hypotheses:
             lines.append([model.target_words[word] for word in hypothesis.tokens if word > 2])

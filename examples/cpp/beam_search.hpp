@@ -22,7 +22,7 @@ struct Hypothesis {
 };
 
 struct SearchOptions {
-  std::uint32_t beams = 5;
+  std::uint32_t num_beams = 5;
   std::vector<std::int32_t> eos_ids;
   std::size_t max_tokens = 40;
   double length_penalty = 1;
@@ -51,7 +51,7 @@ inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
                                                         const ModelStep& step,
                                                         const SearchOptions& options) {
   using detail::kDead;
-  const std::size_t beams = options.beams;
+  const std::size_t beams = options.num_beams;
   const auto pairs = static_cast<std::uint32_t>(std::max<std::size_t>(2, 1 + options.eos_ids.size()) * beams);
   const auto rank = [&](double log_prob, std::size_t length) {
     return log_prob / std::pow(static_cast<double>(length), options.length_penalty);
@@ -61,7 +61,7 @@ inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
   for (std::size_t s = 0; s < hidden_states.rows; ++s) live.push_back({s, {{}}, {0.0F}});
 
   for (std::size_t length = 1; !live.empty(); ++length) {
-    const std::size_t width = live[0].scores.size();  // one hypothesis at first, then `beams`
+    const std::size_t width = live[0].scores.size();  // one hypothesis at first, then `num_beams`
     std::vector<float> scores;
     for (const auto& each : live) scores.insert(scores.end(), each.scores.begin(), each.scores.end());
     const BeamPairs found = decoder.beam_step(hidden_states, scores, static_cast<std::uint32_t>(width), pairs,
@@ -81,7 +81,7 @@ inline std::vector<std::vector<Hypothesis>> beam_search(DecoderClient& decoder,
       const auto ended = [&](std::uint32_t p) {
         return found.finished.row(g)[p] != 0 || length == options.max_tokens;
       };
-      auto& pool = done[live[g].number];  // the best `beams` that have finished, best first
+      auto& pool = done[live[g].number];  // the best `num_beams` that have finished, best first
       for (std::uint32_t p = 0; p < pairs; ++p) {
         if (word[p] < 0) value[p] = kDead;
         if (p < beams && ended(p) && value[p] > kDead / 2)

@@ -88,7 +88,7 @@ int main(int argc, char** argv) try {
 
   Model model{embedding, hidden_states};
   logitsieve::SearchOptions options;
-  options.beams = 4;
+  options.num_beams = 4;
   options.eos_ids = {1};
   options.max_tokens = 8;
   const auto step = [&](const auto& parents, const auto& tokens) { return model.step(parents, tokens); };

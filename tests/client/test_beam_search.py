@@ -67,7 +67,7 @@ class Recurrent:
     def search(self, hidden_states: np.ndarray | None = None, **options: Any) -> SearchResult:
         hidden_states = self.start() if hidden_states is None else hidden_states
         self._hidden = hidden_states
-        chosen: dict[str, Any] = {"beams": 3, "eos_ids": [EOS], "max_tokens": 8} | options
+        chosen: dict[str, Any] = {"num_beams": 3, "eos_ids": [EOS], "max_tokens": 8} | options
         return beam_search(self.decoder, hidden_states, self.step, **chosen)
 
     def log_prob(self, hidden_states: np.ndarray, tokens: tuple[int, ...]) -> float:
@@ -99,7 +99,12 @@ def test_scores_are_those_of_the_tokens() -> None:
 def test_beams_that_keep_all_find_the_best_of_all(penalty: Any, length_penalty: float) -> None:
     model, steps = Recurrent(words=4), 4
     hidden_states = model.start(2)
-    options: Any = {"beams": 4**steps, "max_tokens": steps, "early_stopping": "never", "n_best": 5}
+    options: Any = {
+        "num_beams": 4**steps,
+        "max_tokens": steps,
+        "early_stopping": "never",
+        "n_best": 5,
+    }
     found = model.search(hidden_states, length_penalty=length_penalty, penalty=penalty, **options)
     divisor: Callable[[int], float] = {"length": float, "gnmt": lambda n: (5 + n) / 6}[penalty]
     others = [word for word in range(4) if word != EOS]
@@ -138,7 +143,7 @@ def test_a_live_hypothesis_that_could_only_tie_ends_the_search() -> None:
     def step(parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return np.asarray(hidden_states[parents])
 
-    found = beam_search(decoder, hidden_states, step, beams=1, eos_ids=[0], max_tokens=5)
+    found = beam_search(decoder, hidden_states, step, num_beams=1, eos_ids=[0], max_tokens=5)
     assert found.steps == 1
     assert [one.tokens for [one] in found.hypotheses] == [(0,), (0,)]
 
@@ -151,7 +156,7 @@ def test_banned_ids_fewer_words_than_beams_and_a_target() -> None:
         assert len(one.tokens) == 8
         assert not {0, EOS} & set(one.tokens)
     model = Recurrent(words=3)
-    found = model.search(beams=5, n_best=5, max_tokens=3)
+    found = model.search(num_beams=5, n_best=5, max_tokens=3)
     for hypotheses in found.hypotheses:
         assert len({one.tokens for one in hypotheses}) == len(hypotheses) == 5
         assert min(one.log_prob for one in hypotheses) > -100
@@ -177,7 +182,7 @@ def test_an_index_finds_the_same_in_process_and_over_the_wire(tmp_path: Path, lo
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"beams": 0}, "beams"),
+        ({"num_beams": 0}, "num_beams"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"n_best": 4}, "n_best"),
         ({"penalty": "mean"}, "penalty"),
@@ -227,7 +232,7 @@ def test_the_search_of_transformers(
     expected = model.generate(**source, **asked, **kept, **shared)
     translating = Translating(model, source)
     first, step = translating.hidden_states(), translating.step
-    shared |= {"beams": beams, "eos_ids": [tiny_models.EOS], "max_tokens": steps, "n_best": 2}
+    shared |= {"num_beams": beams, "eos_ids": [tiny_models.EOS], "max_tokens": steps, "n_best": 2}
     found = beam_search(decoder_of(model), first, step, **shared)
     flat = [one for hypotheses in found.hypotheses for one in hypotheses]
     for one, ids, score in zip(flat, expected.sequences, expected.sequences_scores, strict=True):
@@ -252,5 +257,5 @@ def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
     for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)):
         exec(compile(code, f"{PAGE.name}, example {number + 1}", "exec"), names)
     assert len(capsys.readouterr().out.splitlines()) == 3
-    options: dict[str, Any] = {"beams": 5, "max_tokens": 40, "n_best": 2}
+    options: dict[str, Any] = {"num_beams": 5, "max_tokens": 40, "n_best": 2}
     assert names["found"].hypotheses == recurrent.search(**options).hypotheses

@@ -74,7 +74,14 @@ def test_it_answers_as_python_does(decode: Path, server: Running, inputs: list[s
         for row, ids in enumerate(drawn.ids):
             say("drawn", row, ids)
         found = beam_search(
-            client, hidden_states, step, beams=4, eos_ids=[1], max_tokens=8, n_best=4, model=model
+            client,
+            hidden_states,
+            step,
+            num_beams=4,
+            eos_ids=[1],
+            max_tokens=8,
+            n_best=4,
+            model=model,
         )
     for sentence, hypotheses in enumerate(found.hypotheses):
         for each in hypotheses:

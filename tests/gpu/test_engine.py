@@ -152,7 +152,7 @@ def test_a_search_whose_model_is_on_the_gpu(pair: Pair) -> None:
     def search(decoder: LocalDecoder, of: Any) -> SearchResult:
         return beam_search(
             decoder, HIDDEN[:2], lambda parents, tokens: of(contexts[tokens % 50]),
-            beams=2, eos_ids=[3], max_tokens=3, head="full",
+            num_beams=2, eos_ids=[3], max_tokens=3, head="full",
         )  # fmt: skip
 
     gpu, host = search(pair[0], there), search(pair[1], np.asarray)

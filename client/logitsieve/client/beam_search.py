@@ -63,7 +63,7 @@ def beam_search(
     hidden_states: ArrayLike,
     step: ModelStep,
     *,
-    beams: int,
+    num_beams: int,
     eos_ids: Sequence[int],
     max_tokens: int,
     length_penalty: float = 1.0,
@@ -79,19 +79,19 @@ def beam_search(
     ends by one of `eos_ids` or at `max_tokens`, and ranks by log_prob / length ** length_penalty,
     for "gnmt" with (5 + length) / 6 for length.
 
-    `early_stopping` True leaves a sentence once `beams` hypotheses have finished, False when the
-    best live one would not rank among them now, "never" when it could not at `max_tokens`.
+    `early_stopping` True leaves a sentence once `num_beams` hypotheses have finished, False when
+    the best live one would not rank among them now, "never" when it could not at `max_tokens`.
     `constraints` hold flat lists of ids. InvalidRequest names the argument.
     """
     search = _Search(
-        beams=whole("beams", beams, 1, MOST_BEAMS // 2),
+        num_beams=whole("num_beams", num_beams, 1, MOST_BEAMS // 2),
         eos_ids=tuple(eos_ids),
         max_tokens=whole("max_tokens", max_tokens, 1, MOST_TOKENS),
         length_penalty=float(length_penalty),
         penalty=penalty,
         early_stopping=early_stopping,
     )
-    n_best = whole("n_best", n_best, 1, beams)
+    n_best = whole("n_best", n_best, 1, num_beams)
     hidden_states = as_hidden(hidden_states)
     sentences, steps = len(hidden_states), 0
     begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
@@ -127,7 +127,7 @@ def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    beams: int
+    num_beams: int
     eos_ids: tuple[int, ...]
     max_tokens: int
     length_penalty: float
@@ -143,7 +143,7 @@ class _Search:
     @property
     def pairs(self) -> int:
         """P: K or more of them do not end in EOS."""
-        return max(2, 1 + len(self.eos_ids)) * self.beams
+        return max(2, 1 + len(self.eos_ids)) * self.num_beams
 
     def rank(self, log_prob: float, length: int) -> float:
         return float(log_prob / DIVISORS[self.penalty](length) ** self.length_penalty)
@@ -162,7 +162,7 @@ class _Pool:
 
     def add(self, log_prob: float, tokens: tuple[int, ...]) -> None:
         finished = Hypothesis(self._search.rank(log_prob, len(tokens)), log_prob, tokens)
-        push = heappush if len(self.heap) < self._search.beams else heappushpop
+        push = heappush if len(self.heap) < self._search.num_beams else heappushpop
         push(self.heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
@@ -170,7 +170,7 @@ class _Pool:
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
-        if len(self.heap) < search.beams:
+        if len(self.heap) < search.num_beams:
             return False
         if search.early_stopping is True:
             return True
@@ -186,7 +186,7 @@ def _advance(
 
     Pairs that finish go into the pools: only the best K may.
     """
-    beams, length = search.beams, live.tokens.shape[2] + 1
+    beams, length = search.num_beams, live.tokens.shape[2] + 1
     scores = np.where(reply.tokens < 0, DEAD, reply.scores)  # [G, P]
     parents, tokens = np.maximum(reply.parents, 0), np.maximum(reply.tokens, 0)
     ended = reply.finished | (length == search.max_tokens)

@@ -78,7 +78,7 @@ def model_info(model: pb.Model) -> ModelInfo:
         **{name: getattr(model, name) for name in same},
         state=pb.State.Name(model.state).removeprefix("STATE_").lower(),
         aliases=tuple(model.aliases),
-        vocab_size=model.vocabulary,
+        vocab_size=model.vocab_size,
         limits=Limits(**{each.name: getattr(limits, each.name) for each in fields(Limits)}),
         heads=tuple(model.heads),
         points=tuple(

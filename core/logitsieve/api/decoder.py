@@ -171,7 +171,8 @@ class Decoder(ABC):
 
         `hidden_states` has G x `beams_in` rows, group by group, one per hypothesis; `scores` are
         0 by default. A continuation's score adds logit - log Z, over all V ids whatever the
-        constraints. A finished hypothesis continues as itself with the first of `eos_ids`: its log Z is NaN.
+        constraints. A finished hypothesis continues as itself with the first of `eos_ids`: its
+        log Z is NaN.
 
         Ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then logit, then id. If
         a proven interval of log Z leaves an order open, a narrower one settles it.

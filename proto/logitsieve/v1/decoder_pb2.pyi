@@ -369,14 +369,14 @@ class OperatingPoint(_message.Message):
     def __init__(self, head: _Optional[_Union[Head, _Mapping]] = ..., rows: _Optional[int] = ..., us_per_row: _Optional[float] = ..., precision_at: _Optional[_Mapping[int, float]] = ..., mass_kept: _Optional[float] = ..., proven: _Optional[bool] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "error", "digest", "aliases", "vocabulary", "dim", "vocabulary_id", "limits", "heads", "points")
+    __slots__ = ("name", "version", "state", "error", "digest", "aliases", "vocab_size", "dim", "vocabulary_id", "limits", "heads", "points")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
-    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
@@ -388,13 +388,13 @@ class Model(_message.Message):
     error: str
     digest: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
-    vocabulary: int
+    vocab_size: int
     dim: int
     vocabulary_id: str
     limits: Limits
     heads: _containers.RepeatedScalarFieldContainer[str]
     points: _containers.RepeatedCompositeFieldContainer[OperatingPoint]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., error: _Optional[str] = ..., digest: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., vocabulary: _Optional[int] = ..., dim: _Optional[int] = ..., vocabulary_id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heads: _Optional[_Iterable[str]] = ..., points: _Optional[_Iterable[_Union[OperatingPoint, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., error: _Optional[str] = ..., digest: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., vocab_size: _Optional[int] = ..., dim: _Optional[int] = ..., vocabulary_id: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heads: _Optional[_Iterable[str]] = ..., points: _Optional[_Iterable[_Union[OperatingPoint, _Mapping]]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

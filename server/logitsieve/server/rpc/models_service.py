@@ -71,7 +71,7 @@ class ModelsService:
             return model
         index = served.decoder.index
         model.digest = index.digest
-        model.vocabulary, model.dim = index.vocab_size, index.dim
+        model.vocab_size, model.dim = index.vocab_size, index.dim
         if isinstance(index, Index) and index.manifest.vocabulary is not None:
             model.vocabulary_id = index.manifest.vocabulary.sha256
         model.heads.extend(index.heads)
