@@ -74,7 +74,7 @@ OF_ANY = {
     "head": TEXT,
     "knobs.<name>": NUMBER,
     "min_precision": NUMBER,
-    "proven": FLAG,
+    "exact": FLAG,
     "max_error": NUMBER,
     "normalizer": TEXT,
     "width": NUMBER,
