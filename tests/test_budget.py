@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 325,
-    "lines of source": 45_135,
-    "lines of core/": 18_853,
-    "lines of tests/": 42_635,
-    "lines of tools/": 4_312,
-    "lines of benchmarks/": 8_658,
+    "lines of source": 45_308,
+    "lines of core/": 18_970,
+    "lines of tests/": 42_859,
+    "lines of tools/": 4_326,
+    "lines of benchmarks/": 8_698,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -74,7 +74,17 @@ def test_a_query_answers_as_the_index(
         options = ("--hidden-states", hidden_states, "--width", 1e-4, *draws, "--json")
         reply = json.loads(run("query", "--address", address, *options).stdout)
         assert reply["normalizer"] == "full"  # the index has no `sketch`
-    options = ("--hidden-states", hidden_states, "--num-samples", 3, "--seed", 5, "--temperature", 2, "--json")
+    options = (
+        "--hidden-states",
+        hidden_states,
+        "--num-samples",
+        3,
+        "--seed",
+        5,
+        "--temperature",
+        2,
+        "--json",
+    )
     one, again = (json.loads(run("query", "--address", address, *options).stdout) for _ in range(2))
     assert one == again
     assert [len(row["draws"]) for row in one["rows"]] == [3, 3, 3]

@@ -53,9 +53,14 @@ def compare(
     for tokens in windows:
         start = len(tokens) // 2
         if start + 1 < len(tokens):
-            hidden_states = reference.read_alone(tokens)[start:-1], model.read_alone(tokens)[start:-1]
+            hidden_states = (
+                reference.read_alone(tokens)[start:-1],
+                model.read_alone(tokens)[start:-1],
+            )
             parts.append(
-                divergence(reference.gguf, model.gguf, *hidden_states, np.array(tokens[start + 1 :]))
+                divergence(
+                    reference.gguf, model.gguf, *hidden_states, np.array(tokens[start + 1 :])
+                )
             )
         seen += len(tokens)
         progress("compare", seen, 0)

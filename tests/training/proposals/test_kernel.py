@@ -118,8 +118,8 @@ def test_weights_of_any_precision(dtype: torch.dtype) -> None:
 def test_leaves_in_bfloat16_are_asked_for_and_change_log_weights_by_their_rounding() -> None:
     single, half = (loss_of("rf", 50, bfloat16=asked) for asked in (False, True))
     half.load_state_dict(single.state_dict())
-    hidden, target = doubles(3, DIM).float(), torch.tensor([0, 1, 2])
-    drawn = [proposed(each, hidden, target) for each in (single, half)]
+    hidden_states, target = doubles(3, DIM).float(), torch.tensor([0, 1, 2])
+    drawn = [proposed(each, hidden_states, target) for each in (single, half)]
     same = drawn[0].ids == drawn[1].ids
     assert same.float().mean() > 0.8
     off = (drawn[0].log_weights - drawn[1].log_weights)[same].abs()
