@@ -46,7 +46,7 @@ RUN python3 -m pip --python /opt/logitsieve/bin/python install \
 
 FROM ${BASE} AS base
 LABEL org.opencontainers.image.title="logitsieve" \
-    org.opencontainers.image.description="Fast decoding over huge softmax vocabularies, over gRPC" \
+    org.opencontainers.image.description="The output layer of a language or translation model, without computing every logit" \
     org.opencontainers.image.version="0.1.0" \
     org.opencontainers.image.licenses="Apache-2.0"
 # A volume that is new takes its owner from the folder under it.

@@ -85,8 +85,8 @@ def trained(method: str, rate: float, seed: int, corpus: Corpus, words: int) -> 
         loss_option=loss_option,
         head_lr=rate,
         tied=False,
-        streams=STREAMS,
-        steps=STEPS,
+        batch_size=STREAMS,
+        bptt=STEPS,
         words=words,
         seed=seed,
     )

@@ -1,6 +1,6 @@
-"""Choose the next token without computing every logit: `import logitsieve as ls`.
+"""The output layer of a language or translation model, without computing every logit.
 
-The names here are imported when they are first read, so that `import logitsieve` loads nothing.
+`import logitsieve as ls` loads nothing: the names here are imported when they are first read.
 `logitsieve` is one package in several source folders, of which this is the only `__init__.py`.
 """
 

@@ -20,7 +20,7 @@ from tests.training.trainer.ring import write_ring
 Run = Callable[..., Any]
 PROGRAM = Path(sys.executable).with_name("logitsieve")
 SMALL = (
-    *("--vocab-size", 12, "--dim", 8, "--epochs", 1, "--streams", 4, "--steps", 10),
+    *("--vocab-size", 12, "--dim", 8, "--epochs", 1, "--batch-size", 4, "--bptt", 10),
     *("--loss", "uniform", "--loss-option", "n_sampled=4", "--lr", 0.03),
 )
 

@@ -37,7 +37,7 @@ def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: 
     for name in LOSSES:
         assert name in shown
     assert "n_sampled" in shown
-    options = ("--epochs", 1, "--streams", 4, "--loss", "quadratic", "--capture", 99)
+    options = ("--epochs", 1, "--batch-size", 4, "--loss", "quadratic", "--capture", 99)
     command = ("train", "--text", text, "--out", tmp_path / "run", *options)
     run(*command, code=2, says="loss: got quadratic")
 

@@ -160,7 +160,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--text TEXT --loss-option k=3": "loss_option: got 'k=3', allowed: NAME=VALUE",
         "--text TEXT --lr 5000": "--lr",
         "--text TEXT --dim 0": "--dim",
-        "--text TEXT --streams 900": "text: got 778 words to train on",
+        "--text TEXT --batch-size 900": "text: got 778 words to train on",
         "--text TEXT --build models/m/1": "capture: got nothing",
         "--text TEXT --capture 9 --build models/m/x": "out: got",
         "--text TEXT --capture 9 --build-config b.toml": "build_config: got",

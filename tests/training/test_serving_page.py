@@ -19,7 +19,7 @@ from tests.training.trainer.ring import write_ring
 DOCS = Path(__file__).parents[2] / "docs" / "training"
 # Options that come after those of the page count more.
 SMALL = {
-    "train": "--vocab-size 12 --dim 8 --epochs 1 --streams 4 --steps 10 --lr 0.03",
+    "train": "--vocab-size 12 --dim 8 --epochs 1 --batch-size 4 --bptt 10 --lr 0.03",
     "build": "--clusters-tried 2 --rounds 1 --steps 3 --kmeans-iterations 2 --best-effort",
     "inspect": "",
     "evaluate": "--batch 8",
@@ -78,7 +78,7 @@ def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
 
 def test_the_example_of_the_trainer(workplace: Path) -> None:
     [code] = fenced("trainer.md", "python")
-    small = code.replace("epochs=2", "epochs=2, vocab_size=12, dim=8, streams=4, steps=10")
+    small = code.replace("epochs=2", "epochs=2, vocab_size=12, dim=8, batch_size=4, bptt=10")
     assert small != code
     status = executed(small, "trainer.md")["status"]
     assert status.steps == status.total

@@ -136,7 +136,7 @@ def root(
         typer.Option(help="Minimum level of the log on stderr."),
     ] = "warning",
 ) -> None:
-    """Fast decoding over huge softmax vocabularies.
+    """The output layer of a language or translation model, without computing every logit.
 
     Train a model, capture contexts from it, build an index from them, look at it, serve it.
     Each command has its own --help, with an example.

@@ -35,8 +35,8 @@ class TrainConfig:
     dropout: float = option(0.2, "Share dropped between layers.", 0, 0.99)
     epochs: int = option(10, "Times through the text.", 1, 1_000_000)
     words: int | None = option(None, "Words trained on at most; unset: all epochs.", 1, 2**62)
-    streams: int = option(32, "Parallel streams of text.", 1, 1 << 20)
-    steps: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
+    batch_size: int = option(32, "Streams of text that a step reads.", 1, 1 << 20)
+    bptt: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
     lr: float = option(3e-3, "Highest learning rate of the LSTM.", 1e-9, 1e3)
     head_lr: float = option(0.2, "Highest learning rate of embedding and softmax.", 1e-9, 1e3)
     weight_decay: float = option(0.01, "Weight decay of the LSTM.", 0, 10)
@@ -65,7 +65,7 @@ class TrainConfig:
     @property
     def rows(self) -> int:
         """Contexts of a step, B."""
-        return self.streams * self.steps
+        return self.batch_size * self.bptt
 
 
 def __getattr__(name: str) -> Any:

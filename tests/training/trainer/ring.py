@@ -19,5 +19,5 @@ def ring_config(folder: Path, **options: Any) -> TrainConfig:
     """A run of 38 steps; dropout draws, and streams that begin elsewhere in each epoch."""
     text = write_ring(folder / "ring.txt")
     small: dict[str, Any] = {"text": text, "loss": "uniform", "loss_option": ("n_sampled=4",)}
-    small |= {"vocab_size": 12, "dim": 8, "epochs": 2, "streams": 4, "steps": 10, "lr": 0.03}
+    small |= {"vocab_size": 12, "dim": 8, "epochs": 2, "batch_size": 4, "bptt": 10, "lr": 0.03}
     return TrainConfig(**{**small, "valid_every": 7, "checkpoint_every": 3, **options})

@@ -28,7 +28,7 @@ def corpus() -> Corpus:
 
 
 def options(**more: Any) -> TrainConfig:
-    small = {"dim": 16, "streams": 4, "steps": 10, "epochs": 1, "layers": 1, "lr": 0.01}
+    small = {"dim": 16, "batch_size": 4, "bptt": 10, "epochs": 1, "layers": 1, "lr": 0.01}
     return TrainConfig(**{**small, **more})
 
 
@@ -107,7 +107,7 @@ def test_a_model_that_is_not_finite_fails(corpus: Corpus) -> None:
 @pytest.mark.parametrize(
     ("more", "field"),
     [
-        ({"streams": 400}, "text"),
+        ({"batch_size": 400}, "text"),
         ({"device": "cuda:99"}, "device"),
         ({"words": 2.5}, "words"),
         ({"loss": "d-softmax"}, "embedding"),

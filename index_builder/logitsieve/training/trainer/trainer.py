@@ -90,7 +90,7 @@ class Trainer:
         )
         self._parts: list[nn.Module | Optimizer] = [self.model, self.loss, *self._optimizers]
         self.loss.track(self._optimizers[1], every=config.index_every, growth=config.index_growth)
-        per_epoch = (len(corpus.train) - 1) // config.streams // config.steps
+        per_epoch = (len(corpus.train) - 1) // config.batch_size // config.bptt
         limit = math.inf if config.words is None else math.ceil(config.words / config.rows)
         total = int(min(config.epochs * per_epoch, limit))
         self.status = TrainingStatus(config.rows, per_epoch, total)
@@ -99,7 +99,7 @@ class Trainer:
     def _check(self) -> None:
         needed = self.config.rows + 1
         if (words := len(self.corpus.train)) < needed:
-            allowed = f"{needed:,}, streams times steps and one, or more"
+            allowed = f"{needed:,}, batch_size times bptt and one, or more"
             raise InvalidRequest("text", f"{words:,} words to train on", allowed)
         if (words := len(self.corpus.valid)) < 2:
             raise InvalidRequest("valid", f"{words} words", "2 words or more")
@@ -142,8 +142,8 @@ class Trainer:
             self._state = None
         config, ids = self.config, self.corpus.train
         shift = int(np.random.default_rng([config.seed, epoch]).integers(len(ids)))
-        streams = TextStreams(ids, config.streams, shift, config.device)
-        return streams.read(number * config.steps, config.steps)
+        streams = TextStreams(ids, config.batch_size, shift, config.device)
+        return streams.read(number * config.bptt, config.bptt)
 
     @torch.no_grad()
     def validate(self) -> float:
