@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=300_000, help="that a language model reads")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each setting")
     parser.add_argument("--seconds", type=float, default=60, help="of a classifier's training")
+    parser.add_argument("--steps", type=int, help="of a classifier's training, instead")
     parser.add_argument("--data", default="demo", help="softmax of the race, if one is used")
     options = parser.parse_args()
     runs = PAPERS[options.paper]
@@ -51,7 +52,8 @@ def main() -> None:
         "cpu_minutes": round((time.process_time() - start) / 60, 1),
         "rows": rows,
     }
-    name = f"{options.paper}-{options.run.replace(' ', '-')}"
+    by = "-by-steps" if options.steps else ""
+    name = f"{options.paper}-{options.run.replace(' ', '-')}{by}"
     raw.write(options.out / f"{name}.json.gz", results)
 
 

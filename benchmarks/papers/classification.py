@@ -1,7 +1,8 @@
-"""Classifiers with many labels, trained with each loss for the same CPU seconds, on one thread.
+"""Classifiers with many labels, trained with each loss for the same CPU seconds or steps.
 
-Two tasks: noisy prototypes in clusters of confusable ones, with one label a row, and Debian's
-packages, each with the packages it depends on, from apt's lists.
+Three tasks: noisy prototypes in clusters of confusable ones, with one label a row; Debian's
+packages, each with the packages it depends on, from apt's lists; WordNet's nouns and verbs, by
+their glosses, each with its hypernyms, from Debian's `wordnet-base`.
 
 Shape letters: B rows, L labels of a row, C classes.
 """
@@ -9,7 +10,9 @@ Shape letters: B rows, L labels of a row, C classes.
 import re
 import subprocess
 from collections import Counter
+from pathlib import Path
 from time import process_time
+from typing import TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -24,7 +27,10 @@ RIGHT = (1, 5)  # k of P@k
 FIELD = re.compile(r"^(Package|Source|Section|Description|Depends): (.*)$", re.M)
 WORD = re.compile(r"[a-z]+")
 BUCKETS, WORDS, LABELS, RAREST = 1 << 14, 24, 32, 3
-HELD_OUT = 10  # one source package in ten is held out
+HELD_OUT = 10
+WORDNET = Path("/usr/share/wordnet")
+SYNSET, HYPERNYM = re.compile("[0-9]{8} "), re.compile(r" @i? ([0-9]{8} [nv])")
+Row: TypeAlias = tuple[str, list[str], list[str]]  # group, words, labels
 
 
 class Prototypes:
@@ -55,13 +61,12 @@ class Prototypes:
         return self._prototypes[label] + torch.randn(rows, FACTORS), label[:, None]
 
 
-class Packages:
-    """Debian's packages: words of name, section and one-line description; labels: dependencies."""
+class Texts:
+    """Rows of a group's name, its words and its labels; one group in HELD_OUT is held out."""
 
-    name = "Debian's dependencies"
-
-    def __init__(self) -> None:
-        found = [package for package in packages(available()) if package[2]]
+    def __init__(self, name: str, found: list[Row]) -> None:
+        self.name = name
+        found = [row for row in found if row[2]]
         count = Counter(label for *_, labels in found for label in labels)
         common = sorted(label for label, times in count.items() if times >= RAREST)
         number = {label: place for place, label in enumerate(common)}
@@ -72,7 +77,7 @@ class Packages:
             inputs[row, : len(ids)] = torch.tensor(ids)
             own = [number[label] for label in labels if label in number][:LABELS]
             target[row, : len(own)] = torch.tensor(own)
-        held = [crc32(source.encode()) % HELD_OUT == 0 for source, *_ in found]
+        held = [crc32(group.encode()) % HELD_OUT == 0 for group, *_ in found]
         labelled, unseen = target[:, 0] != IGNORED, torch.tensor(held)
         self._inputs, self._target = (x[labelled & ~unseen] for x in (inputs, target))
         self.unseen = inputs[labelled & unseen], target[labelled & unseen]
@@ -88,6 +93,22 @@ class Packages:
         return self._inputs[chosen], self._target[chosen]
 
 
+def debian() -> Texts:
+    """Return Debian's packages, grouped by their source."""
+    return Texts("Debian's dependencies", packages(available()))
+
+
+def wordnet() -> Texts:
+    """Return WordNet's synsets, each a group; SystemExit without Debian's `wordnet-base`."""
+    try:
+        files = [
+            (WORDNET / name).read_text(encoding="utf-8") for name in ("data.noun", "data.verb")
+        ]
+    except OSError as error:
+        raise SystemExit(f"{error}: apt-get install wordnet-base") from None
+    return Texts("WordNet's hypernyms", [row for text in files for row in synsets(text)])
+
+
 def available() -> str:
     """Return apt's lists as text; SystemExit without apt."""
     try:
@@ -97,7 +118,7 @@ def available() -> str:
     return run.stdout
 
 
-def packages(lists: str) -> list[tuple[str, list[str], list[str]]]:
+def packages(lists: str) -> list[Row]:
     """Return the source, words and dependencies of each package; of alternatives the first."""
     found = []
     for paragraph in lists.split("\n\n"):
@@ -114,8 +135,17 @@ def packages(lists: str) -> list[tuple[str, list[str], list[str]]]:
     return found
 
 
+def synsets(text: str) -> list[Row]:
+    """Return each synset of a WordNet file: its place, the words of its gloss, its hypernyms."""
+    found = []
+    for line in filter(SYNSET.match, text.splitlines()):
+        fields, gloss = line.split(" | ", 1)
+        found.append((fields[:8], WORD.findall(gloss.lower()), HYPERNYM.findall(fields)))
+    return found
+
+
 def classifiers(
-    task: Prototypes | Packages, methods: list[str], rows: int, options: Options, every: int = 50
+    task: Prototypes | Texts, methods: list[str], rows: int, options: Options, every: int = 50
 ) -> Rows:
     """Train with each loss; precision is the full softmax's on rows that were not trained on."""
     classes = len(task.counts)
@@ -128,7 +158,7 @@ def classifiers(
         head: torch.optim.Optimizer = sparse(list(criterion.parameters()), 1e-3)
         criterion.track(head, every=every)
         spent, count = 0.0, 0
-        while spent < options.seconds:
+        while count < options.steps if options.steps else spent < options.seconds:
             batch = task.draw(rows)
             start = process_time()
             body.zero_grad()

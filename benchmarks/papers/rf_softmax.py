@@ -4,7 +4,7 @@ from math import e
 
 import numpy as np
 
-from benchmarks.papers.classification import Packages, classifiers
+from benchmarks.papers.classification import classifiers, debian, wordnet
 from benchmarks.papers.runs import Options, Rows, Run, language_models, steps
 from benchmarks.race.datasets import load
 from logitsieve.training.proposals.kernel import RF_SCALE
@@ -71,8 +71,9 @@ def table_2(options: Options) -> Rows:
 
 
 def table_3(options: Options) -> Rows:
-    """Precision on labels of packages, after the same seconds."""
-    return classifiers(Packages(), BASELINES, BATCH, options)
+    """Precision on labels of packages and of synsets, after the same seconds or steps."""
+    for task in (debian(), wordnet()):
+        yield from classifiers(task, BASELINES, BATCH, options)
 
 
 def figure_1(options: Options) -> Rows:

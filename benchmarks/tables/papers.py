@@ -133,7 +133,10 @@ def table(results: dict[str, Any]) -> str:
     rows: list[Mapping[str, Any]] = results["rows"]
     first = rows[0]
     same = [key for key in SETTINGS if key in first and all(row[key] == first[key] for row in rows)]
-    timed = ("cpu_seconds",) if "steps" in first else ()  # as many for each as the command says
+    by_steps = len({row.get("steps") for row in rows}) == 1
+    timed = (
+        ("steps" if by_steps else "cpu_seconds",) if "steps" in first else ()
+    )  # the same for all
     shown = [key for key in COLUMNS if key in first and key not in (*same, *timed)]
     cells = [[cell(key, row[key]) for key in shown] for row in rows]
     settings = ", ".join(SETTINGS[key].format(cell(key, first[key])) for key in same)
@@ -161,4 +164,6 @@ TABLES: dict[str, Callable[[], str]] = {
         for paper, runs in PAPERS.items()
         for run in runs
     },
+    "papers, 002, table 3, by steps": partial(measured, "002", "table 3 by steps"),
+    "papers, 003, figure 4, by steps": partial(measured, "003", "figure 4 by steps"),
 }

@@ -8,7 +8,7 @@ import torch
 from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.papers.classification import Prototypes, classifiers, packages
+from benchmarks.papers.classification import Prototypes, classifiers, packages, synsets
 from benchmarks.papers.learning_to_screen import WalkingDecoder
 from benchmarks.papers.runs import Options, classes_scored, language_models, make, steps
 from benchmarks.race.datasets import Dataset
@@ -20,7 +20,7 @@ from logitsieve.training import SampledSoftmax
 from tests.synthetic import make_hidden, make_softmax, write_heads
 from tests.training.loss_kit import doubles
 
-SMALL = Options(seconds=0.01)
+SMALL = Options(seconds=0.01, steps=None)
 TARGET = torch.arange(20)
 
 
@@ -65,6 +65,8 @@ def test_steps_and_classifiers_are_timed() -> None:
     [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, SMALL)
     assert 0 <= row["p1"] <= 1
     assert row["steps"] >= 1
+    [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, Options(seconds=60, steps=3))
+    assert row["steps"] == 3
 
 
 def test_a_language_model_has_more_seeds_at_its_best_rate() -> None:
@@ -72,6 +74,19 @@ def test_a_language_model_has_more_seeds_at_its_best_rate() -> None:
     assert row["rate"] == 0.1
     assert row["perplexity"] == pytest.approx(sum(row["perplexities"]) / 2)
     assert len(set(row["perplexities"])) == 2
+
+
+def test_synsets_have_the_words_of_their_gloss_and_hypernyms() -> None:
+    text = (
+        "  1 This software and database is being provided to you\n"
+        "00002684 03 n 02 object 0 physical_object 0 002 @ 00001930 n 0000 ~ 00003553 n 0000"
+        ' | a tangible entity; "it was full of objects"  \n'
+        "00001740 03 n 01 entity 0 001 ~ 00001930 n 0000 | that which is perceived  \n"
+    )
+    words = ["a", "tangible", "entity", "it", "was", "full", "of", "objects"]
+    first, second = synsets(text)
+    assert first == ("00002684", words, ["00001930 n"])
+    assert second == ("00001740", ["that", "which", "is", "perceived"], [])
 
 
 def test_packages_have_sources_words_and_first_alternatives() -> None:
