@@ -35,7 +35,8 @@ JUDGED_AT_ONCE, TIMED = 256, 2048
 BEAMS, LONGEST = (1, 5), 80
 POINTS: dict[str, NormalizerName] = {"full": "full"}  # by head
 POINTS |= {"graph": "candidates", "screen": "candidates"}
-RANK, FIRST = 20, 1000  # of the low-rank tail; words in adaptive softmax's first level
+RANKS = 20, 40, 80  # R, directions of the low-rank tail
+FIRST = 1000  # words in adaptive softmax's first level
 SCORED: dict[str, NormalizerName] = {"full": "full", "sketch": "sketch"}
 SCORED |= {"svd": "lowrank", "graph": "lowrank", "screen": "lowrank"}
 SHOWN = (1, 10, 50)  # places by size of the clusters that are printed
@@ -169,27 +170,34 @@ def table_5(options: Options) -> Rows:
 
 
 def table_6(options: Options) -> Rows:
-    """Perplexity, with logits of RANK directions for the words that a head does not look at."""
+    """Perplexity, with logits of R directions for the words that a head does not look at."""
     data = load("lm-docs")
     words = np.load(SHARED / "data" / "lm-docs-10k-200.npz")["y_test"]
     targets = words[len(words) - len(data.test) :, None].astype(np.int32)
     heads = ("full", "sketch", "screen", "svd")
-    with fitted(data, heads, svd_width=RANK) as index:
-        plain, walking = LocalDecoder(index), WalkingDecoder(index, data)
-        ways: dict[str, Way] = {}
-        for head, normalizer in SCORED.items():
-            decoder = walking if head == "graph" else plain
-            ways[head] = partial(scored, decoder, {"head": head, "normalizer": normalizer})
-        adaptive = AdaptiveSoftmax(data.softmax, label(data.softmax, data.fit), FIRST)
-        ways["adaptive softmax"] = adaptive.log_probs
-        searches = {head: partial(first_word, way) for head, way in ways.items()}
-        times = race(searches, data.test[:TIMED], 1, 1)
-        for head, way in ways.items():
-            parts = zip(*(np.array_split(x, 40) for x in (data.test, targets)), strict=True)
-            log_probs = np.concatenate([way(*part) for part in parts])
-            perplexity = float(np.exp(-log_probs.mean(dtype=float)))
-            us = times[head]["median"]
-            yield {"head": head, "perplexity": perplexity, "us_per_row": us, "data": data.name}
+    adaptive = AdaptiveSoftmax(data.softmax, label(data.softmax, data.fit), FIRST)
+    for rank in RANKS:
+        with fitted(data, heads, svd_width=rank) as index:
+            plain, walking = LocalDecoder(index), WalkingDecoder(index, data)
+            ways: dict[str, Way] = {}
+            for head, normalizer in SCORED.items():
+                target: ModelSpec = {"head": head, "normalizer": normalizer}
+                if head == "svd":
+                    target["knobs"] = {"width": rank}
+                if normalizer == "lowrank" or rank == RANKS[0]:
+                    decoder = walking if head == "graph" else plain
+                    ways[head] = partial(scored, decoder, target)
+            if rank == RANKS[0]:
+                ways["adaptive softmax"] = adaptive.log_probs
+            searches = {head: partial(first_word, way) for head, way in ways.items()}
+            times = race(searches, data.test[:TIMED], 1, 1)
+            for head, way in ways.items():
+                parts = zip(*(np.array_split(x, 40) for x in (data.test, targets)), strict=True)
+                log_probs = np.concatenate([way(*part) for part in parts])
+                row: dict[str, Any] = {"head": head, "data": data.name}
+                row["rank"] = str(rank) if SCORED.get(head) == "lowrank" else ""
+                row["perplexity"] = float(np.exp(-log_probs.mean(dtype=float)))
+                yield row | {"us_per_row": times[head]["median"]}
 
 
 def scored(

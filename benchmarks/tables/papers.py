@@ -49,6 +49,7 @@ COLUMNS = {
     "equal": "with equal logits",
     "method": "loss",
     "head": "head",
+    "rank": "R",
     "beams": "beams",
     "bleu": "BLEU",
     "words": "words",
@@ -149,7 +150,7 @@ def cell(key: str, value: float | str | list[float] | list[str]) -> str:
     if isinstance(value, list):
         return " ".join(each if isinstance(each, str) else f"{each:.1f}" for each in value)
     if isinstance(value, str):
-        return value if key in ("data", "rule") else f"`{value}`"
+        return value if key in ("data", "rule", "rank") else f"`{value}`"
     if value == math.inf:
         return "diverged"
     if key in FORMATS:
