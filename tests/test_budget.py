@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 325,
     "lines of source": 45_308,
     "lines of core/": 18_970,
-    "lines of tests/": 42_859,
+    "lines of tests/": 42_874,
     "lines of tools/": 4_326,
-    "lines of benchmarks/": 8_698,
+    "lines of benchmarks/": 8_748,
 }
 LONGEST = 70  # lines of a function of the source
 
