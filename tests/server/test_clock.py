@@ -155,7 +155,7 @@ def assert_secrets_are_renewed(scene: Scene) -> None:
 
 def assert_counts_go_on(scene: Scene) -> None:
     """Durations are short and not negative, and rows are judged as before."""
-    for phase in ("request", "queue", "compute"):
+    for phase in ("request_duration", "queue", "compute"):
         assert 0 < total(scene, f"logitsieve_{phase}_seconds_sum") < WAIT_S
     judged = total(scene, "logitsieve_shadow_rows_total")
     with scene.client(NEW) as client:
