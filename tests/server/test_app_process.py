@@ -91,8 +91,8 @@ def test_a_log_of_json_holds_nothing_else(tmp_path: Path) -> None:
     """The options come from the environment; a client that speaks no TLS lets gRPC's core write."""
     write_model(tmp_path)
     cert, key = signed_by(authority()).write(tmp_path)
-    given: dict[str, object] = {"MODEL_REPOSITORY": tmp_path, "KERNEL_CACHE": kernels.default_cache()}
-    given |= {"LOG_FORMAT": "json", "TLS_KEY": key, "TLS_CERT": cert}
+    given: dict[str, object] = {"MODEL_REPOSITORY": tmp_path, "LOG_FORMAT": "json"}
+    given |= {"KERNEL_CACHE": kernels.default_cache(), "TLS_KEY": key, "TLS_CERT": cert}
     given |= dict.fromkeys(("ADMIN", "PORT", "HTTP_PORT"), 0)
     environment = {f"LOGITSIEVE_SERVE_{name}": str(value) for name, value in given.items()}
     with process("-m", "logitsieve", "serve", **environment) as server:

@@ -48,7 +48,7 @@ def main() -> int:
             break
         for kind in kinds:
             with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-                options = Options(Path(folder), chosen.python, chosen.gguf)
+                options = Options(Path(folder), chosen.python, chosen.model)
                 before = total.faults.copy()
                 ROUNDS[kind](options, np.random.default_rng((seed, len(kind))), total)
             new = total.faults - before
