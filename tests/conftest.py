@@ -60,11 +60,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session", autouse=True)
 def constants() -> Iterator[None]:
     """Builds time heads for 4 ms, and no compilation is said."""
-    from logitsieve.evaluation import us_per_row
+    from logitsieve.evaluation.timing import least_us, us_per_row
 
+    calls, limit_ns = 60, 4_000_000
     with (
         patch("logitsieve.kernels.compile.PATIENCE_S", 1e6),
-        patch.object(us_per_row, "__defaults__", (60, 4_000_000)),
+        patch("logitsieve.index_builder.calibrate.BATCH_NS", limit_ns),
+        patch.object(least_us, "__defaults__", (calls, limit_ns)),
+        patch.object(us_per_row, "__defaults__", (calls, limit_ns)),
     ):
         yield
 
