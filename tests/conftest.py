@@ -60,15 +60,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session", autouse=True)
 def constants() -> Iterator[None]:
     """Builds time heads for 4 ms, and no compilation is said."""
-    from logitsieve.evaluation.timing import least_us, us_per_row
+    from tests.brief import brief_timings
 
-    calls, limit_ns = 60, 4_000_000
-    with (
-        patch("logitsieve.kernels.compile.PATIENCE_S", 1e6),
-        patch("logitsieve.index_builder.calibrate.BATCH_NS", limit_ns),
-        patch.object(least_us, "__defaults__", (calls, limit_ns)),
-        patch.object(us_per_row, "__defaults__", (calls, limit_ns)),
-    ):
+    with patch("logitsieve.kernels.compile.PATIENCE_S", 1e6), brief_timings():
         yield
 
 

@@ -201,6 +201,8 @@ def test_the_demo_and_a_build_with_a_screen_load_no_torch(tmp_path: Path) -> Non
     given = "--weight", tmp_path / "W.npy", "--contexts", tmp_path / "H.npy", *light.split()
     heads, out = "full,screen,sketch,svd,lsh,frequency", tmp_path / "lm" / "1"
     without_torch(
+        "from tests.brief import brief_timings",
+        "(brief := brief_timings()).__enter__()",
         "import demo.run, demo.warm, demo.gguf",
         "import logitsieve.index_builder.capture.llamacpp, logitsieve.index_builder.pipeline",
         command("build", *given, "--heads", heads, "--out", out),

@@ -138,7 +138,11 @@ def test_the_process_ends_with_the_exit_code_of_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_the_command_that_builds(make_gguf: Make, llama_wheel: None, cache: Path) -> None:
+def test_the_command_that_builds(
+    make_gguf: Make, llama_wheel: None, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, _, *module = background.BUILD
+    monkeypatch.setattr(background, "BUILD", (python, "-m", "tests.brief", *module))
     with BackgroundIndex(make_gguf(), cached_index(GgufModel(make_gguf())), opened) as making:
         making.wait()
         assert making.error == ""

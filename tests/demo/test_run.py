@@ -154,7 +154,7 @@ def test_stopping_it_stops_the_server(tmp_path: Path, number: signal.Signals) ->
     options = tiny_options(tmp_path, words=10**9)
     flags = [f"--{field.name}={getattr(options, field.name)}" for field in fields(options)]
     demo = subprocess.Popen(
-        [sys.executable, "-m", "demo.run", *flags],
+        [sys.executable, "-m", "tests.brief", "demo.run", *flags],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "100"},
