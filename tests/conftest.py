@@ -22,6 +22,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
 LARGE = 3000  # tests
+# Those of the marker `system` that take longest, so that no worker ends long after the others.
+LONGEST = ("test_packaging", "test_extras", "test_clients", "test_run", "test_memory", "test_flood")
 
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("exhaustive", max_examples=300, deadline=None)
@@ -33,8 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put other processes last, since they load kernels that tests before them compile."""
-    items.sort(key=lambda item: item.get_closest_marker("system") is not None)
+    """Put other processes last, since they load kernels that tests before them compile.
+
+    The network, which needs no kernel, comes first.
+    """
+
+    def place(item: pytest.Item) -> int:
+        if item.path.stem == "test_resolve":
+            return 0
+        if item.get_closest_marker("system") is None:
+            return 1
+        return 2 if item.path.stem in LONGEST else 3
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -14,6 +14,9 @@ TEXTS = ["the time", "people made", "over the water"]
 
 
 @pytest.mark.system
+@pytest.mark.parametrize(
+    "engine", ["llamacpp", pytest.param("ik", marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_clients_get_the_texts_that_each_gets_alone(
     make_gguf: Make, gguf_index: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from logitsieve.client.huggingface_whisper import first_timestamp, without_mass
 from tests.client import tiny_models
 from tests.client.dense import DenseDecoder
 from tests.client.tiny_models import FRAMES, NO_SPEECH, NO_TIMESTAMPS, sound
+from tests.sweeps import swept
 
 USUAL = {"logprob_threshold": -1.5, "compression_ratio_threshold": 1.35, "no_speech_threshold": 0.6}
 SHORT, LONG = FRAMES, 3 * FRAMES + 10
@@ -35,10 +36,12 @@ def transcribe(model: Any, frames: int = SHORT, **options: Any) -> list[list[int
     return ids.tolist()
 
 
-@pytest.mark.parametrize("language", ["en", None])
+CASES = list(product([1, 5], [SHORT, LONG], [(0.0,), (0.0, 0.4, 1.0)], ["en", None]))
+
+
 @pytest.mark.parametrize(
-    ("beams", "frames", "temperatures"),
-    list(product([1, 5], [SHORT, LONG], [(0.0,), (0.0, 0.4, 1.0)])),
+    ("beams", "frames", "temperatures", "language"),
+    swept(CASES, [CASES[n] for n in (0, 3, 5, 6, 9, 10, 12, 15)]),  # with each pair of values
 )
 def test_timestamps_are_chosen_alike(
     whisper: Any, beams: int, frames: int, temperatures: tuple[float, ...], language: str | None

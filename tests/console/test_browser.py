@@ -16,6 +16,7 @@ from logitsieve.server.security import ApiKeys
 from tests.console.conftest import HOSTILE, shown
 from tests.server.materials import write_api_keys
 from tests.server.running import Loop, Running
+from tests.sweeps import swept
 from tests.synthetic import make_hidden
 
 playwright = pytest.importorskip(
@@ -131,8 +132,10 @@ READY = {
 }
 
 
-@pytest.mark.parametrize(("width", "scheme"), SIZES)
-@pytest.mark.parametrize("path", READY)
+PAGES = [(path, *size) for path in READY for size in SIZES]
+
+
+@pytest.mark.parametrize(("path", "width", "scheme"), swept(PAGES, [*PAGES[::2], PAGES[3]]))
 def test_every_page_at_both_sizes(opened: Opened, path: str, width: int, scheme: str) -> None:
     tab = opened(width, scheme)
     tab.open(path, READY[path])

@@ -90,7 +90,9 @@ def test_a_model_is_trained_and_written_as_gguf(
 
     text, out = tmp_path / "text.txt", tmp_path / "lm.gguf"
     text.write_text("the cat sat on the mat and the dog lay on the rug\n" * 60)
-    main_of("train_gguf")(str(text), str(out), "60", "F16")
+    train = main_of("train_gguf")
+    train.__globals__["BATCH"] = 2
+    train(str(text), str(out), "60", "F16")
     assert "tokens, of" in capsys.readouterr().out
     with LlamaContext(out) as context:
         logits = context.read(context.tokenize("the cat sat on"))

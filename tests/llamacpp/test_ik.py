@@ -1,5 +1,6 @@
 """ik_llama.cpp as a host: what it computes as llama.cpp does, and what is refused."""
 
+from os import devnull
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,17 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize("debugger", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_what_would_end_the_process_is_refused_by_name(
-    make_gguf: Make, reason: str, capfd: pytest.CaptureFixture[str]
+    make_gguf: Make,
+    reason: str,
+    debugger: bool,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A debugger that it finds, gdb, takes many seconds to print what the library prints else."""
+    if not debugger:
+        monkeypatch.setenv("PATH", devnull)
     path = make_gguf(**REFUSED[reason])
     with pytest.raises(InvalidRequest, match=f"model: got .*{reason}"):
         LlamaContext(path, engine="ik", threads=2)
