@@ -7,6 +7,7 @@ import torch
 
 from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
+from benchmarks.papers import runs as measuring
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.papers.classification import Prototypes, classifiers, packages, synsets
 from benchmarks.papers.learning_to_screen import WalkingDecoder
@@ -14,6 +15,7 @@ from benchmarks.papers.runs import Options, classes_scored, language_models, mak
 from benchmarks.race.datasets import Dataset
 from benchmarks.tables import documents, papers
 from benchmarks.tables.figures import UNMEASURED
+from demo.excerpt import EXCERPT, read_paragraphs, write_paragraphs
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.training import SampledSoftmax
@@ -69,7 +71,11 @@ def test_steps_and_classifiers_are_timed() -> None:
     assert row["steps"] == 3
 
 
-def test_a_language_model_has_more_seeds_at_its_best_rate() -> None:
+def test_a_language_model_has_more_seeds_at_its_best_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_paragraphs(tmp_path / "text.gz", read_paragraphs(EXCERPT)[:100])
+    monkeypatch.setattr(measuring, "EXCERPT", tmp_path / "text.gz")
     [row] = language_models(["uniform:n_sampled=5"], [1e-3, 0.1], Options(words=300, seeds=2))
     assert row["rate"] == 0.1
     assert row["perplexity"] == pytest.approx(sum(row["perplexities"]) / 2)
