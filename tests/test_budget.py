@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 325,
     "lines of source": 45_308,
     "lines of core/": 18_970,
-    "lines of tests/": 42_874,
+    "lines of tests/": 42_985,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_748,
 }
