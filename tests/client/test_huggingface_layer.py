@@ -131,8 +131,9 @@ def test_attach_refuses_and_leaves_the_model(language_model: Any) -> None:
 
 @pytest.mark.parametrize("where", ["model", "head"])
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 0}], ids=str)
+@pytest.mark.parametrize("ids", [slice(None), 77], ids=["all", "one"])  # none of the best
 def test_hooks_that_change_logits_later_are_seen(
-    language_model: Any, where: str, options: dict[str, Any]
+    language_model: Any, where: str, options: dict[str, Any], ids: Any
 ) -> None:
     """A hook that comes after `attach`, and changes the second token alone."""
     calls: list[int] = []
@@ -141,7 +142,7 @@ def test_hooks_that_change_logits_later_are_seen(
         calls.append(1)
         logits = output if isinstance(output, Tensor) else output.logits
         if len(calls) == 2:
-            logits.mul_(0.5)
+            logits[..., ids] *= 0.5
         return output
 
     with attach_dense(language_model) as attached:

@@ -20,6 +20,7 @@ from logitsieve.api.keywords import ModelSpec, NormalizerName, SampleOptions
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
 UNREAD = 8192.0  # the logits of a row that `generate` does not read
+BELOW = 1024.0  # a logit so far under another has no mass; finite, so that its change shows
 
 
 class LastAnswer(NamedTuple):
@@ -103,11 +104,11 @@ class DecoderHead(nn.Module):
         return self.filled(self.last).reshape(shape).to(hidden_states.device)
 
     def unchanged(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] hold the last answer's bits."""
+        """Check that `logits` [..., V] hold the last answer's bits, those of all other ids too."""
         if (last := self.last) is None:
             return bool((logits == UNREAD).all())
         rows = logits.reshape(-1, logits.shape[-1]).to(last.ids.device)
-        return len(rows) == len(last.ids) and torch.equal(rows.gather(1, last.ids), last.logits)
+        return torch.equal(rows, self.filled(last))
 
     def topk(
         self,
@@ -196,13 +197,16 @@ class DecoderHead(nn.Module):
     def filled(self, top: LastAnswer, *more: tuple[Tensor, Tensor]) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
-        The other ids have the log of their mean mass, at most the last logit of `top`.
+        The other ids have the log of their mean mass, at most the last logit of `top`; without
+        log Z a logit far below, or -inf beside `more`.
         """
         shape = len(top.ids), self.out_features
         full = torch.full(shape, -torch.inf, device=top.ids.device)
-        if not more and top.log_z is not None:
-            others = shape[1] - top.ids.shape[1]
-            full.copy_(self._mean(top, top.logits, others)[:, None].expand_as(full))
+        if not more:
+            last, others = top.logits[:, -1], shape[1] - top.ids.shape[1]
+            far = last - last.abs() - BELOW
+            other = far if top.log_z is None else self._mean(top, top.logits, others)
+            full.copy_(other[:, None].expand_as(full))
         for ids, logits in ((top.ids, top.logits), *more):
             full.scatter_(1, ids, logits)
         if more and top.log_z is not None:
