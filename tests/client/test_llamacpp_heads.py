@@ -58,6 +58,19 @@ def test_a_softcap_is_applied_before_edits_as_in_the_dense_head(
     assert chosen.ids.tolist() == expected.ids.tolist()
 
 
+def test_under_a_softcap_only_what_rounding_leaves_open_is_unproven() -> None:
+    """Ids 3 and 40 differ by less than half a float32's spacing, 5 is far from them."""
+    weight = np.zeros((V, D), np.float32)
+    weight[[3, 40, 5], 0], weight[40, 1] = (10, 10, 1), 2.0**-22
+    head = DecoderOutput(DenseDecoder(weight), {}, V, CAP)
+    edits = [RowEdits(bias={5: -1.0}), RowEdits(bias={3: 1e-9}), RowEdits(bias={3: 1.0})]
+    chosen = head.choose(np.ones((3, D), np.float32), edits, None)
+    assert chosen.ids[[0, 2]].tolist() == [40, 3]
+    assert chosen.proven.tolist() == [True, False, True]
+    drawn = head.choose(np.ones((1, D), np.float32), edits[:1], drawing(1, top_k=2))
+    assert not drawn.proven.any()
+
+
 @pytest.mark.parametrize("edits", EDITS)
 def test_the_decoder_applies_the_edits(
     weight: np.ndarray, hidden_states: np.ndarray, edits: str

@@ -19,6 +19,8 @@ from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 
+ROUNDED = 2.0**-22  # of a logit: more than its rounding to float32 and that of its cap
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowEdits:
@@ -174,7 +176,10 @@ class DecoderOutput:
     def _softcapped(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
-        """Choose among the best unchanged ids and the changed ones."""
+        """Choose among the best unchanged ids and the changed ones, by logits rounded to float32.
+
+        So no draw is proven, and a best id only if it is further above the second.
+        """
         if drawing is not None and not drawing.top_k:
             allowed = "1 or more where the model caps its logits (final_logit_softcapping)"
             raise InvalidRequest("top_k", 0, allowed)
@@ -185,17 +190,14 @@ class DecoderOutput:
             each = [rows[place : place + 1] for place in range(len(rows))]
             tops = [self._known(row, edit, k) for row, edit in zip(each, edits, strict=True)]
         ids = [row.astype(np.int64) for top in tops for row in top.ids]
-        capped = [
-            softcap * np.tanh(row.astype(np.float64) / softcap)
-            for top in tops
-            for row in top.logits
-        ]
-        chosen = [
-            pick(ids[place], edit.applied(ids[place], capped[place]), drawing, place)
-            for place, edit in enumerate(edits)
-        ]
+        rounded = [row.astype(np.float64) for top in tops for row in top.logits]
+        capped = [softcap * np.tanh(row / softcap) for row in rounded]
+        edited = [edit.applied(ids[place], capped[place]) for place, edit in enumerate(edits)]
+        chosen = [pick(ids[place], row, drawing, place) for place, row in enumerate(edited)]
         scanned = np.concatenate([top.answer.scanned for top in tops])
-        proven = np.concatenate([top.answer.proven for top in tops])
+        known = np.concatenate([top.answer.proven for top in tops])
+        each = zip(edited, rounded, edits, strict=True)
+        proven = known & [drawing is None and _apart(*one) for one in each]
         return Chosen(np.array(chosen, np.int32), scanned, proven)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
@@ -223,6 +225,15 @@ class DecoderOutput:
         )
         ids, logits = (np.concatenate([top[part] for top in tops], axis=1) for part in (0, 1))
         return TopKReply(ids, logits, answer)
+
+
+def _apart(edited: Float64, logits: Float64, edit: RowEdits) -> bool:
+    """Check that the best of `edited` is so of exact logits, of which `logits` are rounded ones."""
+    if len(edited) == 1:
+        return True
+    second, best = np.partition(edited, -2)[-2:]
+    factor = max(edit.repetition_penalty, 1 / edit.repetition_penalty)
+    return bool(best - second > ROUNDED * (factor * np.abs(logits).max() + abs(best)))
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
