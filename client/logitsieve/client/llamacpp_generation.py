@@ -65,7 +65,12 @@ class Generation:
             allowed = f"{most} at most, the positions of the cache"
             raise InvalidRequest("prompts", f"{longest} tokens", allowed)
         allowed_ids = () if callable(options.allowed) else options.allowed or ()
-        for field_name, ids in (("banned", options.banned), ("allowed", allowed_ids)):
+        listed = {
+            "banned": options.banned,
+            "allowed": allowed_ids,
+            "logit_bias": options.logit_bias,
+        }
+        for field_name, ids in listed.items():
             for token in ids:
                 whole(field_name, token, 0, context.gguf.vocab_size - 1)
         drawing = options.drawing(len(read))

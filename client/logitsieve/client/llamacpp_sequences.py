@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.api.checks import whole
+from logitsieve.api.checks import number, whole
+from logitsieve.api.constraints import WIDEST_PENALTY
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import MOST_STEPS, Sampling
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
 from logitsieve.llamacpp import LlamaContext
+
+WIDEST_BIAS = 1e6  # what else is infinite in float32 after a few tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,12 @@ class GenerationOptions:
             raise InvalidRequest("stop", repr(self.stop), "a list of texts, none of them empty")
         whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
         whole("penalized", self.penalized, 0, 1 << 30)
+        for name in ("presence_penalty", "frequency_penalty"):
+            number(name, getattr(self, name), -WIDEST_BIAS, WIDEST_BIAS)
+        penalty = self.repetition_penalty
+        number("repetition_penalty", penalty, 1 / WIDEST_PENALTY, WIDEST_PENALTY)
+        for token, bias in self.logit_bias.items():
+            number(f"logit_bias.{token!a:.80}", bias, -WIDEST_BIAS, WIDEST_BIAS)
 
     def drawing(self, sequences: int) -> Sampling | None:
         """Return the options of draws at step 0; None if greedy."""
