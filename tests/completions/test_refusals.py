@@ -108,7 +108,8 @@ def test_bodies_that_are_no_json_objects(client: Client) -> None:
     status, error = client.post("/v1/completions", b"{}", **{"Content-Type": "text/plain"})
     assert (status, error["error"]["param"]) == (400, "content-type")
     assert client.get("/v1/completions")[0] == 405
-    assert client.get("/other")[0] == 404
+    assert client.get("/other")[0] == client.get("/v1/models/")[0] == 404
+    assert client.post("/v1/completions/", b"{}")[0] == 404  # no way to a host of the engine's own
     assert client.refused("/detokenize", {"tokens": [560]})["param"] == "tokens"
     assert client.refused("/tokenize", {})["param"] == "prompt"
     assert client.refused("/tokenize", {"prompt": "\ud800"})["param"] == "prompt"

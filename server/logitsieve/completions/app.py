@@ -75,7 +75,9 @@ class Endpoint:
             for path, endpoint in endpoints.items():
                 routes.append(Route(path, self._guarded(path, endpoint), methods=[method]))
         handlers = {Exception: failure, HTTPException: failure}
-        return Starlette(routes=routes, exception_handlers=handlers)
+        application = Starlette(routes=routes, exception_handlers=handlers)
+        application.router.redirect_slashes = False
+        return application
 
     def _guarded(self, path: str, endpoint: Responding) -> Responding:
         async def answer(request: Request) -> Response:

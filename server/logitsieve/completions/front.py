@@ -37,7 +37,7 @@ STRIKES = 3  # crashes that a prompt was in with others
 REMEMBERED = 1024  # prompts, and numbers of requests
 END_S = 2.0  # for a process to end after its connections
 RETRY_S = 1.0
-KEPT = ("content-type", "retry-after")  # headers
+KEPT = ("content-type", "retry-after", "allow")  # headers
 PROMPTS = ("prompt", "messages", "tokens")
 KILLED = "the engine ended while it worked on this request"
 
