@@ -196,8 +196,8 @@ class DecoderOutput:
         chosen = [pick(ids[place], row, drawing, place) for place, row in enumerate(edited)]
         scanned = np.concatenate([top.answer.scanned for top in tops])
         known = np.concatenate([top.answer.proven for top in tops])
-        each = zip(edited, rounded, edits, strict=True)
-        proven = known & [drawing is None and _apart(*one) for one in each]
+        open_ = zip(edited, rounded, edits, strict=True)
+        proven = known & [drawing is None and _apart(*one) for one in open_]
         return Chosen(np.array(chosen, np.int32), scanned, proven)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
