@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 325,
-    "lines of source": 45_308,
+    "lines of source": 45_339,
     "lines of core/": 18_970,
-    "lines of tests/": 42_985,
+    "lines of tests/": 43_005,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_748,
 }
