@@ -249,3 +249,34 @@ def test_the_series_of_a_judged_row(tmp_path: Path) -> None:
 
 def test_of_two_ks_in_a_class_the_larger_counts() -> None:
     assert shares({1: 1, 3: 1, 4: 2, 5: 4}) == {1: 1.0, 5: 0.8}
+
+
+def test_a_row_that_is_judged_after_its_loop_has_ended_is_left(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine so busy that a judgement takes longer than `stop` waits."""
+    judging, ended, raised = threading.Event(), threading.Event(), list[Any]()
+
+    def slow(row: AnsweredRow) -> Judgement:
+        judging.set()
+        assert ended.wait(WAIT_S)
+        return judge(row)
+
+    monkeypatch.setattr("logitsieve.server.precision.judge", slow)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    shadow = Shadow(1.0, 1.0, judged=raised.append, lost=print, clock=lambda: 0.0)
+
+    async def start() -> None:
+        shadow.start()
+
+    asyncio.run(start())
+    row = sampled(served, contexts(2, 1), 5)
+    reply = row.chosen.engine.answer(TopKRequest(row.hidden_states, 5))
+    shadow.offer(served, row.chosen, row.hidden_states, reply)
+    assert judging.wait(WAIT_S)
+    ended.set()  # its loop, too
+    shadow._queue.put(None)
+    assert shadow._thread is not None
+    shadow._thread.join(WAIT_S)
+    assert not shadow._thread.is_alive()
+    assert raised == []

@@ -4,7 +4,6 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, time
@@ -33,6 +32,7 @@ from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
 from logitsieve.server.http.application import read_json
+from logitsieve.server.loops import call_soon
 
 News = tuple[int, Piece | Exception]
 Responding = Callable[[Request], Awaitable[Response]]
@@ -209,8 +209,7 @@ class Call:
         index = place * asked.n + choice
 
         def tell(news: Piece | Exception) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._news.put_nowait, (index, news))
+            call_soon(self._loop, self._news.put_nowait, (index, news))
 
         return Task(
             prompt=asked.prompts[place],

@@ -20,6 +20,7 @@ from logitsieve.server.http.application import Console, ServerView, application,
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import has_kserve, kserve_services
 from logitsieve.server.logs import configure, event
+from logitsieve.server.loops import call_soon
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
@@ -116,7 +117,7 @@ class Server:
         self._listen(ports)
         for server in self._servers:
             await server.start()
-        soon = asyncio.get_running_loop().call_soon_threadsafe
+        soon = partial(call_soon, asyncio.get_running_loop())
         self.repository.changed = partial(soon, self._publish)
         self.repository.lost = lambda error: soon(self._lose, error)
         self._publish()

@@ -28,6 +28,7 @@ from logitsieve.api.results import TopK, TopKReply
 from logitsieve.evaluation.operating_points import BEYOND, KS, k_class
 from logitsieve.evaluation.precision import hits
 from logitsieve.server.logs import event
+from logitsieve.server.loops import call_soon
 from logitsieve.server.metrics import Counters
 from logitsieve.server.models.routes import Version
 from logitsieve.server.models.served import EngineChoice, Served
@@ -163,7 +164,7 @@ class Shadow:
             report = self._report(row)
             if self._stopping.wait((self._clock() - began) * self._rest):
                 return
-            loop.call_soon_threadsafe(report)
+            call_soon(loop, report)
             del row, report  # they would keep an unloaded index mapped
 
     def _report(self, row: AnsweredRow) -> Callable[[], None]:

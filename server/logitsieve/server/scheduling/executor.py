@@ -18,6 +18,7 @@ from logitsieve.api.errors import DeadlineExceeded, DeviceLost, InvalidRequest
 from logitsieve.api.requests import TopKRequest
 from logitsieve.api.results import ANSWER_COLUMNS, Answer, TopKReply
 from logitsieve.server.config import ServeConfig
+from logitsieve.server.loops import call_soon
 from logitsieve.server.scheduling.batcher import TOO_LATE, Batch, Batcher
 from logitsieve.server.scheduling.request import (
     ALL,
@@ -132,7 +133,7 @@ class Executor:
                 loop = (batch.requests or batch.late)[0].future.get_loop()
                 self._compute(batch, handed)
                 del batch  # it would keep an unloaded index mapped
-                _soon(loop, self._deliver, handed)
+                call_soon(loop, self._deliver, handed)
                 handed = []
             except Exception as error:  # a defect: no client must wait for a lost request
                 log.exception("the queue is lost")
@@ -142,7 +143,7 @@ class Executor:
     def _give_up(self, error: Exception, handed: Handed) -> None:
         handed.append((0, [(queued, error) for queued in self.batcher.clear()]))
         for outcome in [one for _, finished in handed for one in finished]:
-            _soon(outcome[0].future.get_loop(), self._deliver, [(0, [outcome])])
+            call_soon(outcome[0].future.get_loop(), self._deliver, [(0, [outcome])])
 
     def _compute(self, batch: Batch, handed: Handed) -> None:
         started = perf_counter_ns()
@@ -222,12 +223,7 @@ def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
 
 def _cancel(requests: Sequence[QueuedRequest]) -> None:
     for queued in requests:
-        _soon(queued.future.get_loop(), queued.future.cancel)
-
-
-def _soon(loop: asyncio.AbstractEventLoop, *call: Any) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and so are its clients
-        loop.call_soon_threadsafe(*call)
+        call_soon(queued.future.get_loop(), queued.future.cancel)
 
 
 def _alone(queued: QueuedRequest) -> Outcome:
