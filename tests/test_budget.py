@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 325,
-    "lines of source": 45_339,
+    "files of source": 326,
+    "lines of source": 45_349,
     "lines of core/": 18_970,
-    "lines of tests/": 43_005,
+    "lines of tests/": 43_036,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_748,
 }
