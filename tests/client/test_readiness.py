@@ -57,7 +57,7 @@ def test_it_returns_once_a_model_answers(waiting: Waiting) -> None:
 @BOTH
 def test_it_says_why_it_gave_up(waiting: Waiting) -> None:
     with pytest.raises(DeadlineExceeded, match=r"not ready within .* nothing answers"):
-        waiting("127.0.0.1:1", 2)
+        waiting("127.0.0.1:1", 1)
     told = pytest.raises(DeadlineExceeded, match="no model answers")
     with checked(COMING) as address, told:
         waiting(address, 0.3)
