@@ -1,6 +1,7 @@
 """ik_llama.cpp as a host: what it computes as llama.cpp does, and what is refused."""
 
-from os import devnull
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,16 @@ def test_what_would_end_the_process_is_refused_by_name(
     reason: str,
     debugger: bool,
     capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A debugger that it finds, gdb, takes many seconds to print what the library prints else."""
+    """The debugger that ggml starts, gdb, takes many seconds: another program has its name.
+
+    Where none is found, the process that would become it may wait for ever, in exit() after fork().
+    """
     if not debugger:
-        monkeypatch.setenv("PATH", devnull)
+        (tmp_path / "gdb").symlink_to(str(which("true")))
+        monkeypatch.setenv("PATH", str(tmp_path))
     path = make_gguf(**REFUSED[reason])
     with pytest.raises(InvalidRequest, match=f"model: got .*{reason}"):
         LlamaContext(path, engine="ik", threads=2)
