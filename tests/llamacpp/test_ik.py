@@ -88,10 +88,7 @@ def test_what_would_end_the_process_is_refused_by_name(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The debugger that ggml starts, gdb, takes many seconds: another program has its name.
-
-    Where none is found, the process that would become it may wait for ever, in exit() after fork().
-    """
+    """ggml starts gdb, which is slow; without one its process may hang in exit() after fork()."""
     if not debugger:
         (tmp_path / "gdb").symlink_to(str(which("true")))
         monkeypatch.setenv("PATH", str(tmp_path))
