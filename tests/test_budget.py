@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 45_349,
     "lines of core/": 18_970,
-    "lines of tests/": 43_036,
+    "lines of tests/": 43_034,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_748,
 }
