@@ -46,6 +46,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--vocab-file DATA/H.npy": "vocab_file: got",
         "--out DATA/models/LM/1": "out: got",
         "--out DATA/int8.npy/1": "DATA/int8.npy is no folder",
+        "--out /proc/lm/1": "/proc takes no folder",
         "--heads screen,telepathy": "heads: got",
         "--target-precision p1": "target_precision: got 'p1', allowed: p1=0.998 or p1=",
         "--clusters 0": "--clusters",

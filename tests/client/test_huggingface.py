@@ -100,6 +100,7 @@ def test_parameters_stay_and_come_back(model: Any) -> None:
         ({"prompt_lookup_num_tokens": 2}, "generation_config"),
         ({"assistant_model": "another"}, "assistant_model"),
         ({"cache_implementation": "paged"}, "cache_implementation"),
+        ({"custom_generate": print}, "custom_generate"),
         ({"do_sample": True, "top_k": 0, "typical_p": 0.9}, "typical_p"),
         ({"do_sample": True, "top_k": 0, "epsilon_cutoff": 0.01}, "epsilon_cutoff"),
         ({"do_sample": True, "top_k": 0, "eta_cutoff": 0.01}, "eta_cutoff"),
@@ -111,6 +112,12 @@ def test_refused_ways_of_decoding(language_model: Any, options: dict[str, Any], 
         with refused(field):
             generate(language_model, **options)
         generate(language_model)
+
+
+def test_continuous_batching_draws_by_itself(language_model: Any) -> None:
+    with attach_dense(language_model), refused("model", "continuous batching"):
+        language_model.generate_batch([[1, 2, 3]])
+    assert "init_continuous_batching" not in vars(language_model)
 
 
 @pytest.mark.parametrize("wrong", ["weight", "bias", "dim", "size"])

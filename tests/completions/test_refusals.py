@@ -32,7 +32,7 @@ VALUES: dict[str, list[Any]] = {
     "best_of": [3],
     "stop": [["a"] * 1_000_000, [""], [5], ["x" * 10_000]],
     "logprobs": [1000, True],
-    "logit_bias": [{"560": 1}, {"-1": 1}],
+    "logit_bias": [{"560": 1}, {"-1": 1}, {"05": 1}, {"5\n": 1}],
     "echo": [1],
     "stream": ["yes"],
     "stream_options": [{"other": 1}],

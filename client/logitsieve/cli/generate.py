@@ -21,6 +21,7 @@ from logitsieve.cli.options import (
     idle_cores,
     index_folder,
     llama_threads,
+    read_all,
     say_engine,
 )
 from logitsieve.cli.output import print_json
@@ -134,7 +135,7 @@ class GenerateOptions:
         if self.file is None:
             return self.prompt
         try:
-            return (self.file.read().removesuffix("\n"),)
+            return (read_all("file", self.file).removesuffix("\n"),)
         except UnicodeDecodeError as error:
             raise InvalidRequest("file", str(error), "a UTF-8 text file") from error
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,6 +24,7 @@ from logitsieve.utils.environment import reason_of, require
 if TYPE_CHECKING:
     from logitsieve.llamacpp import LlamaContext
 
+LONGEST_TEXT = 1 << 26  # characters
 KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
 EngineName = Literal["llamacpp", "ik", "auto"]
@@ -183,9 +184,19 @@ def read_words(path: Path) -> list[str]:
 
 def read_text(flag: str, path: Path, allowed: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return read_all(flag, file)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(flag, f"{path} ({reason_of(error)})", allowed) from error
+
+
+def read_all(flag: str, file: IO[str]) -> str:
+    """Return the text of a file, which may be a device that never ends: InvalidRequest."""
+    text = file.read(LONGEST_TEXT + 1)
+    if len(text) > LONGEST_TEXT:
+        got = f"{file.name}, more than {LONGEST_TEXT:,} characters"
+        raise InvalidRequest(flag, got, "at most so many")
+    return text
 
 
 def llama_threads(users: str = "llama.cpp and the index") -> Any:

@@ -105,6 +105,7 @@ class Attachment:
         if self._bias is not None:  # the index holds it
             model.final_logits_bias = torch.zeros_like(self._bias)
         model.generate = self.generate
+        model.init_continuous_batching = _refuse_batching  # of generate_batch, too
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
     def _watch_last(self) -> None:
@@ -119,7 +120,7 @@ class Attachment:
         self.model.set_output_embeddings(self._layer)
         if self._bias is not None:
             self.model.final_logits_bias = self._bias
-        del self.model.generate
+        del self.model.generate, self.model.init_continuous_batching
         self._watch.remove()
 
     def __enter__(self) -> Self:
@@ -132,6 +133,8 @@ class Attachment:
         """Run the model's own `generate`; InvalidRequest unless greedy, by sampling or beams."""
         if kwargs.get("assistant_model") is not None:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
+        if kwargs.get("custom_generate") is not None:
+            raise InvalidRequest("custom_generate", "a loop of its own", "none: it may draw anyhow")
         if kwargs.get("cache_implementation") == "paged":  # has its own sampler
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
         self._watch_last()
@@ -228,6 +231,10 @@ def _reordered(cache: Any, beams: LongTensor) -> Any:
     decoded = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
     decoded.reorder_cache(beams)
     return cache
+
+
+def _refuse_batching(*args: Any, **kwargs: Any) -> None:
+    raise InvalidRequest("model", "continuous batching, which draws by itself", "model.generate")
 
 
 def _random_contexts(dim: int) -> Tensor:

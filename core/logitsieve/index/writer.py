@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.heads import HEADS
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.spec import Arrays, check_values
-from logitsieve.index.files import fsync_folder, link_or_copy, new_folder, write_file
+from logitsieve.index.files import TEMPORARY, fsync_folder, link_or_copy, new_folder, write_file
 from logitsieve.index.manifest import (
     CALIBRATION_FILE,
     MANIFEST_FILE,
@@ -170,6 +171,11 @@ def new_path(out: Path | str) -> Path:
     parent = next(folder for folder in path.parents if os.path.lexists(folder))
     if not parent.is_dir():
         raise InvalidRequest("out", f"{path}, but {parent} is no folder", "<name>/<version>")
+    try:
+        tempfile.TemporaryDirectory(dir=parent, prefix=TEMPORARY).cleanup()
+    except OSError as error:
+        got = f"{path}, but {parent} takes no folder: {error.strerror}"
+        raise InvalidRequest("out", got, "<name>/<version> where folders can be made") from error
     return path
 
 

@@ -6,9 +6,11 @@ then waits for ever with what it allocated. So it must compute on one thread: ot
 that one, and spin.
 """
 
+import atexit
 import ctypes
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -73,8 +76,23 @@ def without_abort(functions: Any, work: Callable[[], T]) -> T:
     return made.result()
 
 
+def require_debugger() -> None:
+    """Let ggml find a debugger, one that does nothing where there is none.
+
+    Before it aborts, ggml forks, and the child becomes gdb, or calls exit(), whose handlers may
+    wait for ever: for threads that a fork leaves behind, as PyTorch's do. This process waits, too.
+    """
+    if shutil.which("gdb") or shutil.which("lldb"):
+        return
+    folder = Path(tempfile.mkdtemp(prefix="logitsieve-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "gdb").symlink_to(shutil.which("true") or sys.executable)
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(folder)])
+
+
 def without_sigabrt(work: Callable[[], T]) -> T:
     """Return `work()`; Aborted where its thread would end the process by abort()."""
+    require_debugger()
     libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(ACTION_BYTES)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
 

@@ -1,5 +1,6 @@
 """Fields of requests, each checked by a line of a table; null counts as absent."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,7 @@ def biases(field: str, value: Any) -> dict[int, float]:
         raise InvalidRequest(field, f"{value!a:.80}", allowed)
     made = {}
     for token, bias in value.items():
-        if not (token.isascii() and token.isdigit() and len(token) < 10):
+        if not re.fullmatch("0|[1-9][0-9]{0,8}", token):  # one way for each id
             raise InvalidRequest(field, f"{token!a:.80}", allowed)
         made[int(token)] = number(-WIDEST_BIAS, WIDEST_BIAS)(f"{field}.{token}", bias)
     return made
