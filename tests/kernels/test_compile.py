@@ -10,6 +10,7 @@ from threading import Event
 
 import pytest
 
+import logitsieve
 from logitsieve.kernels import compile as compile_module
 from logitsieve.kernels.compile import Kernel, kernel, use_cache
 from tests.synthetic import make_head, make_hidden, make_softmax
@@ -119,6 +120,7 @@ def sources(tmp_path: Path) -> Path:
     sources = tmp_path / "sources"
     kernels = sources / "logitsieve/kernels"
     shutil.copytree(Path(compile_module.__file__).parent, kernels)
+    shutil.copy(str(logitsieve.__file__), kernels.parent)
     write_kernels(kernels, "logitsieve.kernels")
     write_kernels(sources / "elsewhere/kernels", "elsewhere.kernels")
     return sources

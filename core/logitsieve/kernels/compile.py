@@ -67,6 +67,7 @@ SHIPPED = Path(sys.prefix) / "share" / "logitsieve"
 PATIENCE_S = 2.0
 COMPILING = "compiling kernels, once on this machine: one or two minutes on idle cores"
 
+_warned: set[Path] = set()
 _cache: dict[str, Path] = {}  # "folder": once it is decided
 
 
@@ -131,7 +132,7 @@ class _Cache:
                 content = read_own(folder, name)
             except OSError as error:
                 if isinstance(error, PermissionError):
-                    _warn_once(folder, error)
+                    _warn_of(folder, str(error.filename), str(error.strerror))
                 continue
             if (whole := _whole(name, content)) is not None:
                 parts = pickle.loads(whole)
@@ -218,12 +219,15 @@ def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
 
 
 def _warn_once(folder: Path, error: OSError) -> None:
-    reason = f"{error.filename or folder}: {error.strerror}"
-    _warn_of(f"kernels are compiled again, as {folder} cannot keep them: {reason}")
+    """Warn of the first file that `folder` cannot keep."""
+    if folder not in _warned:
+        _warned.add(folder)
+        _warn_of(folder, str(error.filename or folder), str(error.strerror))
 
 
 @cache
-def _warn_of(message: str) -> None:
+def _warn_of(folder: Path, file: str, reason: str) -> None:
+    message = f"kernels are compiled again, as {folder} cannot keep them: {file}: {reason}"
     warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
