@@ -7,6 +7,7 @@ the request allows. Times are of the measured batch size nearest to the request'
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import inf
 from typing import Any
@@ -26,6 +27,7 @@ from logitsieve.index.manifest import CALIBRATION_FILE
 # A proof from at most half of W counts as faster by this factor: times have noise.
 MARGIN = 1.15
 
+CHOICES_KEPT = 1024  # by rows, precision and max_error
 STEP_PRECISION = 0.99  # of the pairs of a default beam step, without a target
 
 PROOF: Setting = FULL.name, ()  # of any index
@@ -65,6 +67,8 @@ class Auto:
             for batch in batches
         }
         self._batch_of = tuple(nearest(batches, rows) for rows in range(batches[-1] + 1))
+        self.stepping = lru_cache(CHOICES_KEPT)(self._stepping)
+        self.drawing = lru_cache(CHOICES_KEPT)(self._drawing)
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -126,7 +130,7 @@ class Auto:
             return ANY_ROWS
         return bisect_right(self._batch_of, faster[-1]) - 1 if faster else 1
 
-    def stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
+    def _stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
         """Return the head and knobs of the fastest beam steps that meet a request, or `full`.
 
         `precision` None: the target of the largest k, or without one STEP_PRECISION by a head
@@ -170,7 +174,7 @@ class Auto:
         few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
         return us / (MARGIN if few else 1)
 
-    def drawing(self, rows: int, max_error: float | None) -> Setting:
+    def _drawing(self, rows: int, max_error: float | None) -> Setting:
         """Return the head of draws over all ids: `full`, or `sketch` unless measured slower."""
         most = MAX_ERROR if max_error is None else max_error
         able = [each for each in self.points if each.head in DRAWING and each.max_error <= most]
