@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 45_397,
-    "lines of core/": 18_998,
+    "lines of source": 45_401,
+    "lines of core/": 19_002,
     "lines of tests/": 43_042,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_748,
