@@ -16,10 +16,14 @@ import numpy as np
 from matplotlib import pyplot
 
 from benchmarks import raw
+from benchmarks.llamacpp.contenders import BODY, PEER
 from benchmarks.race.points import FLOAT32, Race
+from benchmarks.tables import engines
 from benchmarks.tables.races import BATCHES
 
 SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
+SPEED = SCREEN.with_name("speed.svg")
+OWN = "wheel", "ik"  # builds whose own output layers are shown
 COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve full": "#6fb79c"}
 STYLE = {
     "font.size": 10,
@@ -38,6 +42,7 @@ MARKS = "osD^vP*X<>hd"
 def main() -> None:
     """Draw the pictures of all raw results."""
     draw_screen(raw.load("screen"), SCREEN)
+    draw_engines(SPEED)
     if BATCHES.exists():
         draw_batches(raw.load("batches"), raw.RESULTS / "batches.svg")
     for source in sorted(raw.RESULTS.glob("race/*.json.gz")):
@@ -77,6 +82,32 @@ def draw_screen(results: dict[str, Any], path: Path) -> None:
             "five",
             fontsize=10,
         )
+
+
+def draw_engines(path: Path) -> None:
+    """Tokens a second of one thread, the mean of all kinds of text: one panel a model."""
+    shown = [each for each in engines.ways() if each[1:3] == ("greedy", "1")]
+    ours = {
+        "logitsieve, proven": engines.PROOF,
+        "logitsieve, max_error 1e-15": engines.DEFAULT,
+        "logitsieve, max_error 1e-3": engines.LOOSE,
+        "no output layer: the limit": BODY,
+    }
+    with picture(path, len(shown), (3.6 * len(shown), 2.3)) as (_, panels):
+        for axes, (model, _, _, kinds) in zip(np.atleast_1d(panels), shown, strict=True):
+            build = engines.best(kinds, engines.DEFAULT)
+            rates = {f"{engines.ENGINES[name]}'s own": (name, PEER) for name in OWN}
+            rates |= {name: (build, each) for name, each in ours.items()}
+            values = [engines.mean(kinds, *each) for each in rates.values()]
+            bars = axes.barh(
+                [*rates], values, color=[*["#b9bec4"] * 2, *["#1b7f5c"] * 3, "#e4e6e9"]
+            )
+            axes.bar_label(bars, [f"{value:.1f}" for value in values], padding=3)
+            axes.set(title=model, xlim=(0, max(values) * 1.2))
+            axes.set_xticks([])
+            axes.tick_params(left=False)
+            axes.spines["bottom"].set_visible(False)
+        axes.invert_yaxis()
 
 
 def draw_batches(results: dict[str, Any], path: Path) -> None:

@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 45_401,
     "lines of core/": 19_002,
-    "lines of tests/": 43_042,
+    "lines of tests/": 43_046,
     "lines of tools/": 4_326,
-    "lines of benchmarks/": 8_748,
+    "lines of benchmarks/": 8_778,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -28,7 +28,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "translate": "`python -m benchmarks.translate MODELS/nmt/1 --also MODELS/nmt/2`",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
-    "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`",
+    "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`, `python -m benchmarks.plots`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
     "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
     "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",

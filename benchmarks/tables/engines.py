@@ -1,7 +1,6 @@
 """The published models on every engine: `benchmarks.llamacpp.engines`."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from benchmarks.llamacpp.contenders import BODY, PEER
@@ -52,8 +51,12 @@ def kinds_of(
 
 def best(kinds: Kinds, name: str) -> str:
     """The build on which a contender is the fastest, over all kinds of text."""
-    builds = next(iter(kinds.values()))
-    return max(builds, key=lambda build: sum(1 / one[build][name] for one in kinds.values()) ** -1)
+    return max(next(iter(kinds.values())), key=lambda build: mean(kinds, build, name))
+
+
+def mean(kinds: Kinds, build: str, name: str) -> float:
+    """Tokens a second over all kinds of text, as many tokens of each."""
+    return len(kinds) / sum(1 / one[build][name] for one in kinds.values())
 
 
 def span(values: list[float], shown: Callable[[float], str]) -> str:
@@ -74,26 +77,23 @@ def over(kinds: Kinds, build: str, name: str) -> str:
     return span([one[build][name] / one[peer][PEER] for one in kinds.values()], "{:.2f}x".format)
 
 
-def engines(first: bool = False) -> str:
+def engines() -> str:
     """A row for each model, way and number of threads."""
     if not measured():
         return UNMEASURED
-    shown = [one for one in ways() if not first or one[1:3] == ("greedy", "1")]
+    shown = list(ways())
     builds = [build for build in ENGINES if any(own(kinds, build) for *_, kinds in shown)]
     rows = []
     for model, way, threads, kinds in shown:
-        named = model if first else f"{model}, {way}, {threads} thread" + "s" * (threads != "1")
+        named = f"{model}, {way}, {threads} thread" + "s" * (threads != "1")
         fastest = best(kinds, DEFAULT)
-        cells = [named, *(own(kinds, build) for build in builds)]
-        if not first:
-            cells += [over(kinds, "wheel", DEFAULT)]
+        cells = [named, *(own(kinds, build) for build in builds), over(kinds, "wheel", DEFAULT)]
         cells += [over(kinds, fastest, name) for name in (PROOF, DEFAULT, LOOSE, BODY)]
         rows.append([*cells, ENGINES[fastest]])
     head = ["tokens a second", *(ENGINES[build] for build in builds)]
-    head += [f"`{DEFAULT}` in llama.cpp"] * (not first)
-    head += [*(f"`{name}`" for name in (PROOF, DEFAULT, LOOSE)), "no head", "engine of these"]
-    table = markdown(head, rows)
-    return table if first else "\n".join([table, *about(), ""])
+    head += [f"`{DEFAULT}` in llama.cpp", *(f"`{name}`" for name in (PROOF, DEFAULT, LOOSE))]
+    table = markdown([*head, "no head", "engine of these"], rows)
+    return "\n".join([table, *about(), ""])
 
 
 def about() -> list[str]:
@@ -164,7 +164,6 @@ def served(part: str) -> Iterator[tuple[str, str, Any]]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "engines": engines,
-    "engines, first": partial(engines, first=True),
     "engines, shares": shares,
     "clients": clients,
     "first tokens": first_tokens,

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.llamacpp import engines as measuring
 from benchmarks.llamacpp.contenders import BODY, PEER
+from benchmarks.plots import draw_engines
 from benchmarks.raw import GRADED
 from benchmarks.tables import engines
 from benchmarks.tables.figures import UNMEASURED
@@ -17,7 +18,7 @@ TEXTS = {kind: [(list(range(300, 330)), 4)] for kind in ("english", "german")}
 
 
 def test_every_engine_is_measured_and_shown(
-    make_gguf: Make, gguf_index: Path, monkeypatch: pytest.MonkeyPatch
+    make_gguf: Make, gguf_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {"wheel": HOSTS["llamacpp"](), "ik": HOSTS["ik"]()}
     monkeypatch.setattr(measuring, "builds", lambda: made)
@@ -40,6 +41,9 @@ def test_every_engine_is_measured_and_shown(
         "| small, greedy, 1 thread", "| small, top_p 0.95, 1 thread"
     ]  # fmt: skip
     assert rows[-1].count("ik-llama-cpp-python 0.1.5: AVX") == 1
+    draw_engines(tmp_path / "speed.svg")
+    drawn = (tmp_path / "speed.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {text} -->" in drawn for text in ("small", "logitsieve, proven"))
     [share] = engines.shares().splitlines()[2:]
     assert share.startswith("| small: V = 560, D = 64 | ")
 
