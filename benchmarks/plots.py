@@ -23,7 +23,7 @@ from benchmarks.tables.races import BATCHES
 
 SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
 SPEED = SCREEN.with_name("speed.svg")
-OWN = "wheel", "ik"  # builds whose own output layers are shown
+OWN = "wheel", "ik"  # `speed.svg` shows the own output layers of these builds
 COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve full": "#6fb79c"}
 STYLE = {
     "font.size": 10,

@@ -43,7 +43,7 @@ MAX_ERROR = (
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed")
-SETTINGS = (*(*DRAWS, "repetition_penalty", "presence_penalty", "frequency_penalty", "penalized"),)
+SETTINGS = (*DRAWS, "repetition_penalty", "presence_penalty", "frequency_penalty", "penalized")
 
 
 @dataclass(frozen=True, kw_only=True)

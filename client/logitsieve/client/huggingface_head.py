@@ -48,6 +48,7 @@ class DecoderHead(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
         self.hidden_states: Tensor | None = None  # [B, D] of the last call
         self.last: LastAnswer | None = None  # if logits were read
+        self._filled: Tensor | None = None  # [B, V] its logits, as `forward` returned them
         self._decoder, self._spec = decoder, spec
         self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
         self._normalizer, self._least_k = normalizer, k  # rest() sets the others
@@ -86,29 +87,29 @@ class DecoderHead(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Map [..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden_states.requires_grad:
-            raise InvalidRequest(
-                "hidden_states", "a tensor that requires grad", "one under no_grad"
-            )
+            got = "a tensor that requires grad"
+            raise InvalidRequest("hidden_states", got, "one under no_grad")
         if self.whole:
             return nn.functional.linear(hidden_states.to(self.weight), self.weight, self.bias)
         if self._last_only and hidden_states.dim() == 3:
             hidden_states = hidden_states[:, -1:]
         shape = *hidden_states.shape[:-1], self.out_features
         rows_BD = hidden_states.detach().reshape(-1, self.in_features)
-        self.hidden_states, self.last = rows_BD if self._tensors else rows_BD.cpu(), None
+        self.hidden_states = rows_BD if self._tensors else rows_BD.cpu()
+        self.last = self._filled = None
         if self._unread:
             return torch.full(shape, UNREAD, device=hidden_states.device)
-        self.last = LastAnswer(
-            self.hidden_states, *self.topk(self.hidden_states, self.k, self._log_z)
-        )
-        return self.filled(self.last).reshape(shape).to(hidden_states.device)
+        found = self.topk(self.hidden_states, self.k, self._log_z)
+        self.last = LastAnswer(self.hidden_states, *found)
+        self._filled = self.filled(self.last)
+        return self._filled.clone().reshape(shape).to(hidden_states.device)  # hooks may change it
 
     def unchanged(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] hold the last answer's bits, those of all other ids too."""
-        if (last := self.last) is None:
+        """Check that `logits` [..., V] are those of the last call, bit for bit."""
+        if self._filled is None:
             return bool((logits == UNREAD).all())
-        rows = logits.reshape(-1, logits.shape[-1]).to(last.ids.device)
-        return torch.equal(rows, self.filled(last))
+        rows = logits.reshape(-1, logits.shape[-1]).to(self._filled.device)
+        return torch.equal(rows, self._filled)
 
     def topk(
         self,
@@ -200,13 +201,13 @@ class DecoderHead(nn.Module):
         The other ids have the log of their mean mass, at most the last logit of `top`; without
         log Z a logit far below, or -inf beside `more`.
         """
-        shape = len(top.ids), self.out_features
-        full = torch.full(shape, -torch.inf, device=top.ids.device)
-        if not more:
-            last, others = top.logits[:, -1], shape[1] - top.ids.shape[1]
+        if more:
+            full = torch.full((len(top.ids), self.out_features), -torch.inf, device=top.ids.device)
+        else:
+            last, others = top.logits[:, -1], self.out_features - top.ids.shape[1]
             far = last - last.abs() - BELOW
             other = far if top.log_z is None else self._mean(top, top.logits, others)
-            full.copy_(other[:, None].expand_as(full))
+            full = other[:, None].repeat(1, self.out_features)
         for ids, logits in ((top.ids, top.logits), *more):
             full.scatter_(1, ids, logits)
         if more and top.log_z is not None:

@@ -19,7 +19,7 @@ from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 
-ROUNDED = 2.0**-22  # of a logit: more than its rounding to float32 and that of its cap
+ROUNDED = 2.0**-22  # of a logit: bounds its rounding to float32 and that of its cap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ class DecoderOutput:
 
 
 def _apart(edited: Float64, logits: Float64, edit: RowEdits) -> bool:
-    """Check that the best of `edited` is so of exact logits, of which `logits` are rounded ones."""
+    """Check that the best id stays the best whichever way its logit and the others were rounded."""
     if len(edited) == 1:
         return True
     second, best = np.partition(edited, -2)[-2:]

@@ -15,7 +15,7 @@ from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
 from logitsieve.llamacpp import LlamaContext
 
-WIDEST_BIAS = 1e6  # what else is infinite in float32 after a few tokens
+WIDEST_EDIT = 1e6  # of a penalty or a bias: larger ones soon make infinite logits in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ class GenerationOptions:
         whole("max_tokens", self.max_tokens, 1, MOST_STEPS - 1)
         whole("penalized", self.penalized, 0, 1 << 30)
         for name in ("presence_penalty", "frequency_penalty"):
-            number(name, getattr(self, name), -WIDEST_BIAS, WIDEST_BIAS)
+            number(name, getattr(self, name), -WIDEST_EDIT, WIDEST_EDIT)
         penalty = self.repetition_penalty
         number("repetition_penalty", penalty, 1 / WIDEST_PENALTY, WIDEST_PENALTY)
         for token, bias in self.logit_bias.items():
-            number(f"logit_bias.{token!a:.80}", bias, -WIDEST_BIAS, WIDEST_BIAS)
+            number(f"logit_bias.{token!a:.80}", bias, -WIDEST_EDIT, WIDEST_EDIT)
 
     def drawing(self, sequences: int) -> Sampling | None:
         """Return the options of draws at step 0; None if greedy."""

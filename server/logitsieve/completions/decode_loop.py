@@ -362,9 +362,8 @@ def steady_sequences(context: LlamaContext) -> dict[bool, int]:
         context.read(prompt, number)
     for context.headless in (False, True):
         counts[context.headless] = _steady(context, [last for *_, last in tokens])
-    counts[False] = min(
-        counts.values()
-    )  # the output layer may round away other bits of hidden_states
+    # The output layer may round away other bits of hidden_states.
+    counts[False] = min(counts.values())
     context.forget()
     context.headless = headless
     return counts
