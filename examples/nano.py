@@ -14,7 +14,7 @@ All V logits answer both, at the cost of reading all of W. Two ideas read less:
    best by one bit a coordinate are dropped, the others are read by two bits, then by four, and the
    few that are left are computed. The answer is that of all V logits, for any context.
 
-In the product compiled loops over bytes do this: docs/building.md, sketch.md and decoding.md.
+In the product compiled loops over bytes do this: docs/screen.md, sketch.md and decoding.md.
 
 Shape letters end names: V vocabulary, D hidden size, N contexts, K answers, C clusters, P pairs of
 a cluster and an id, F first coordinates, T the others, R rows of W that are looked at.

@@ -1,4 +1,4 @@
-"""The rules of Prometheus: they read what the server has, and every alert has a page."""
+"""The rules of Prometheus: they read what the server has; every alert has its section."""
 
 import re
 import shutil
@@ -13,7 +13,8 @@ from logitsieve.server.precision import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
 from tests.deploy.monitoring import ALERTS, PROMETHEUS, QUERIES, RECORDED, RULES, names
 
-RUNBOOK = REPOSITORY / "docs" / "runbook"
+RUNBOOK = (REPOSITORY / "docs" / "runbook.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 PAGE = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
 
 
@@ -35,21 +36,18 @@ def test_what_is_read_is_there_or_recorded_and_what_is_recorded_is_read() -> Non
     read = {name for e in expressions for name in re.findall(r"\w+:logitsieve_\w+:\w+", e)}
     assert read <= RECORDED.keys()
     assert {name for name in RECORDED if name not in PAGE} <= read
-    assert {page.stem for page in RUNBOOK.glob("*.md")} == set(ALERTS)
+    assert SECTIONS.keys() == ALERTS.keys()
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_has_its_page(alert: str) -> None:
+def test_an_alert_has_its_section(alert: str) -> None:
     rule = ALERTS[alert]
-    assert rule["annotations"]["runbook"] == f"docs/runbook/{alert}.md"
+    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
-    page = (RUNBOOK / f"{alert}.md").read_text(encoding="utf-8")
-    assert page.startswith(f"# {alert}\n")
-    for part in ("**Means**: ", "## Look at", "## Do"):
-        assert part in page
-    named = {name for name in names(page) if name != "logitsieve_"}
-    assert named - exported() == set()
-    assert f"runbook/{alert}.md" in PAGE
+    section = SECTIONS[alert]
+    for part in ("**Means**: ", "**Look at** ", "**Do**"):
+        assert part in section
+    assert names(section) - exported() == set()
 
 
 def promtool(*arguments: str | Path) -> None:

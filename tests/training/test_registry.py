@@ -8,7 +8,8 @@ from logitsieve.cli.app import app
 from logitsieve.training import LOSSES
 
 ROOT = Path(__file__).parents[2]
-INDEX = ROOT / "docs" / "training" / "index.md"
+INDEX = ROOT / "docs" / "training.md"
+SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 EVERY = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -18,14 +19,14 @@ def class_of(name: str) -> type:
 
 
 @EVERY
-def test_it_has_a_page_and_a_row_in_the_index(name: str) -> None:
+def test_it_has_a_section_and_a_row_in_the_index(name: str) -> None:
     loss = class_of(name).__name__
     text = INDEX.read_text(encoding="utf-8")
-    row = re.search(rf"^\| `{name}` \| \[{loss}\]\((\S+\.md)\) \|", text, re.MULTILINE)
-    assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](PAGE.md) |'"
-    page = INDEX.parent / row[1]
-    assert page.exists(), f"{page}: no page for {loss}"
-    assert loss in page.read_text(encoding="utf-8"), f"{page}: does not name {loss}"
+    row = re.search(rf"^\| `{name}` \| \[{loss}\]\(losses\.md#([\w-]+)\) \|", text, re.MULTILINE)
+    assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](losses.md#...) |'"
+    page = INDEX.with_name("losses.md").read_text(encoding="utf-8")
+    sections = {title.lower().replace(" ", "-"): rest for title, rest in SECTION.findall(page)}
+    assert f"`{loss}" in sections[row[1]], f"docs/losses.md: its section does not name {loss}"
 
 
 @EVERY

@@ -1,4 +1,4 @@
-"""docs/training: the commands and examples of its pages run in their order, on a small text."""
+"""docs/training.md: its commands and examples run in their order, on a small text."""
 
 import io
 import re
@@ -16,7 +16,8 @@ from logitsieve.training.trainer import LanguageModel
 from tests.server.running import Loop, config_for, running
 from tests.training.trainer.ring import write_ring
 
-DOCS = Path(__file__).parents[2] / "docs" / "training"
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 # Options that come after those of the page count more.
 SMALL = {
     "train": "--vocab-size 12 --dim 8 --epochs 1 --batch-size 4 --bptt 10 --lr 0.03",
@@ -26,14 +27,16 @@ SMALL = {
 }
 
 
-def fenced(page: str, language: str) -> list[str]:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.M | re.S)
 
 
-def executed(code: str, page: str) -> dict[str, Any]:
+LOSS, TRAINER, DECODING, OWN = fenced("python")
+
+
+def executed(code: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    exec(compile(code, page, "exec"), names)
+    exec(compile(code, PAGE.name, "exec"), names)
     return names
 
 
@@ -53,7 +56,7 @@ def loop() -> Iterator[Loop]:
 
 @pytest.mark.system
 def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
-    blocks = [block.replace("\\\n", " ") for block in fenced("serving.md", "sh")]
+    blocks = [block.replace("\\\n", " ") for block in fenced("sh")]
     lines = [line for block in blocks for line in block.splitlines()]
     names = [line.split()[1] for line in lines]
     assert names == ["train", "train", "build", "inspect", "evaluate", "serve"]
@@ -61,35 +64,35 @@ def test_the_road_from_training_to_serving(workplace: Path, loop: Loop) -> None:
         small = "" if "--resume" in line else SMALL[name]
         result = CliRunner().invoke(app, shlex.split(f"{line} {small}")[1:])
         assert result.exit_code == 0, result.output
-    local, own = fenced("serving.md", "python")
     said = io.StringIO()
     with redirect_stdout(said):
-        found = executed(local, "serving.md")
-        remote = "from logitsieve.client import DecoderClient\n" + local.replace(
+        found = executed(DECODING)
+        remote = "from logitsieve.client import DecoderClient\n" + DECODING.replace(
             'LocalDecoder(open_index("models/lm/1"))', "DecoderClient(ADDRESS)"
         )
         with running(loop, config_for(Path("models"))) as server:
             remote = remote.replace("ADDRESS", repr(server.address))
-            assert executed(remote, "serving.md")["words"] == found["words"]
+            assert executed(remote)["words"] == found["words"]
     assert len(found["words"]) == 13
     assert len(said.getvalue().splitlines()) >= 2
-    executed(own, "serving.md")
+    executed(OWN)
+
+
+def test_the_example_of_a_loss() -> None:
+    assert executed(LOSS)["weight"].shape == (10_000, 200)
 
 
 def test_the_example_of_the_trainer(workplace: Path) -> None:
-    [code] = fenced("trainer.md", "python")
-    small = code.replace("epochs=2", "epochs=2, vocab_size=12, dim=8, batch_size=4, bptt=10")
-    assert small != code
-    status = executed(small, "trainer.md")["status"]
+    small = TRAINER.replace("epochs=2", "epochs=2, vocab_size=12, dim=8, batch_size=4, bptt=10")
+    assert small != TRAINER
+    status = executed(small)["status"]
     assert status.steps == status.total
     assert status.best_perplexity > 1
     assert LanguageModel.load(workplace / "runs" / "uniform").lstm.hidden_size == 8
 
 
-def test_the_pages_name_only_options_that_there_are() -> None:
+def test_the_page_names_only_options_that_there_are() -> None:
     shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).stdout
     known = set(re.findall(r"--[a-z][a-z0-9-]+", shown))
-    for page in ("trainer.md", "serving.md"):
-        text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
-        text = re.sub(r"logitsieve (?!train)\w+.*", "", text)
-        assert set(re.findall(r"--[a-z][a-z0-9-]+", text)) <= known
+    text = re.sub(r"logitsieve (?!train)\w+.*", "", TEXT.replace("\\\n", " "))
+    assert set(re.findall(r"--[a-z][a-z0-9-]+", text)) <= known

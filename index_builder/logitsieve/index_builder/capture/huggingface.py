@@ -29,7 +29,7 @@ BATCH = 2  # windows: their logits of 250,000 words take half a gigabyte
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
-WITHOUT_ENCODER = "a model without one; write a FUNCTION for --module (docs/capture.md)"
+WITHOUT_ENCODER = "a model without one; write a FUNCTION for --module (docs/building.md)"
 
 
 def open_folder(

@@ -1,7 +1,7 @@
 """The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
 
 Rows with the lowest cosines to their best centroid are escalated until the others reach the target
-precision. Not in the paper (docs/building.md).
+precision. Not in the paper (docs/screen.md).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Centroids of a screen: a scale at which they can be trained, and the training.
 
 Chen et al. 2019, section 3: eq. 3-5 (straight-through Gumbel-softmax) and eq. 6, 8 (the loss, with
-fixed candidate lists), in the closed form of docs/building.md, which needs no target of length V.
+fixed candidate lists), in the closed form of docs/screen.md, which needs no target of length V.
 Its gradient is written out; the tests compare it with automatic differentiation.
 """
 
