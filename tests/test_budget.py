@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 326,
-    "lines of source": 45_401,
-    "lines of core/": 19_002,
-    "lines of tests/": 43_046,
+    "files of source": 328,
+    "lines of source": 45_724,
+    "lines of core/": 19_295,
+    "lines of tests/": 43_206,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_778,
 }

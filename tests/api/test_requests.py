@@ -26,7 +26,7 @@ def scored(token_ids: Any) -> np.ndarray:
 def test_how_to_draw() -> None:
     ready = sampled(samples=np.int64(3), step=2**64 - 1, temperature=0, top_k=5, top_p=0.9)
     assert ready[0] == 3
-    assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0, True)
+    assert ready[2:] == (2**64 - 1, 0.0, 5, 0.9, 0.0, True, True)
     one, other = (sampled(8, seeds=None).seeds for _ in range(2))
     assert one.shape == (8,)
     assert len({*one.tolist(), *other.tolist()}) == 16

@@ -165,3 +165,14 @@ def test_files_that_hold_no_rows(run: Run, address: str, tmp_path: Path) -> None
     for name in ("narrow.npy", "integers.npy", "object.npy", "text.npy", "many.npz", "absent.npy"):
         options = ("--address", address, "--hidden-states", tmp_path / name)
         run("query", *options, code=2, says="error: hidden_states: got")
+
+
+def test_draws_without_replacement_differ(run: Run, address: str, hidden_states: Path) -> None:
+    options: tuple[object, ...] = ("--num-samples", 5, "--no-replace", "--seed", 1, "--json")
+    reply = json.loads(
+        run("query", "--address", address, "--hidden-states", hidden_states, *options).stdout
+    )
+    for row in reply["rows"]:
+        assert len({one["id"] for one in row["draws"]}) == 5
+        perturbed = [one["perturbed"] for one in row["draws"]]
+        assert perturbed == sorted(perturbed, reverse=True)

@@ -77,7 +77,7 @@ class DenseEngine(EngineBase):
         ids = (logits[:, None] + noise).argmax(axis=2)
         log_probs = np.take_along_axis(log_softmax(logits), ids, axis=1)
         answer = self._answer(logits, self.spec.get("normalizer") or "")
-        return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), answer)
+        return SampleReply(ids.astype(np.int32), log_probs.astype(np.float32), None, answer)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         """Hypotheses that have not finished, without a length penalty."""

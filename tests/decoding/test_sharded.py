@@ -370,7 +370,7 @@ def test_when_a_draw_is_sure(off: float, least: float, gap: float, settled: bool
     ids = np.array([[5, 3, -1]], np.int32)
     gumbel_noise(how.seeds[0], how.step, ids, noise)
     logits = np.array([[gap * least, 0.0, -np.inf]]) - np.where(ids < 0, 0, noise)
-    won, values, sure = winners(ids[:, None], logits[:, None], np.full(1, off), how)
+    won, values, _, sure = winners(ids[:, None], logits[:, None], np.full(1, off), how)
     assert sure.tolist() == [settled]
     assert gap == 0 or (won.item(), values.item()) == (5, logits[0, 0])
 

@@ -37,7 +37,10 @@ def remote(server: Running, request: pytest.FixtureRequest) -> Iterator[Decoder]
 def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     for name in one._fields[:-1]:
-        assert_equal(getattr(one, name), getattr(other, name))
+        mine, theirs = getattr(one, name), getattr(other, name)
+        assert (mine is None) == (theirs is None), name
+        if theirs is not None:
+            assert_equal(mine, theirs)
     for name in one.answer._fields:
         mine, theirs = getattr(one.answer, name), getattr(other.answer, name)
         if isinstance(theirs, np.ndarray):
@@ -167,7 +170,14 @@ def test_defaults_in_process_are_those_on_the_wire(remote: Decoder, local: Local
 
 def test_draws_without_a_head(remote: Decoder, whole: LocalDecoder) -> None:
     hidden_states = make_hidden(5)
-    for filters in ({}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.1}, {"log_probs": False}):
+    for filters in (
+        {},
+        {"top_k": 9},
+        {"top_p": 0.7},
+        {"min_p": 0.1},
+        {"log_probs": False},
+        {"replace": False},
+    ):
         reply = remote.sample(hidden_states, 2, seeds=3, model="other", **filters)
         assert reply.answer.head == "sketch"
         assert (reply.answer.max_errors <= MAX_ERROR).all()
@@ -260,6 +270,7 @@ REFUSED_VALUES: dict[str, dict[str, list[Any]]] = {
         "top_k": [-1],
         "top_p": [0.0],
         "min_p": [1.5],
+        "replace": [0],
     },
     "beam_step": {
         "beams_in": [3, 0],

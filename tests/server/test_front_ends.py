@@ -39,7 +39,8 @@ REQUESTS: tuple[Request[Any], ...] = (
     SampleRequest(HIDDEN, DRAWN),
     BeamStepRequest(HIDDEN, STEPPED),
 )
-OF_A_CALL = {"samples", "seeds", "step", "log_probs"}  # doors for texts have their own words
+# Doors for texts have their own words.
+OF_A_CALL = {"samples", "seeds", "step", "log_probs", "replace"}
 FILTERS = {*Sampling._fields} - OF_A_CALL
 
 

@@ -92,6 +92,9 @@ class QueryOptions:
         "--temp",
         callback=lambda value: checked_temperature(value),  # typer reads the parameters
     )
+    replace: bool = flag(
+        True, "Draw with replacement, or --num-samples different ids.", "--replace/--no-replace"
+    )
     vocab_file: Path | None = flag(
         None, "Text file of the words by id, one per line, to show with the ids."
     )
@@ -109,7 +112,12 @@ class QueryOptions:
         )
         if self.num_samples:
             return client.sample(
-                rows, self.num_samples, seeds=self.seed, temperature=self.temperature, **spec
+                rows,
+                self.num_samples,
+                seeds=self.seed,
+                temperature=self.temperature,
+                replace=self.replace,
+                **spec,
             )
         if self.width is None:
             spec["normalizer"] = self.normalizer or "full"
@@ -184,9 +192,12 @@ def _answers(reply: TopKReply | SampleReply, words: list[str] | None) -> list[li
         columns |= {"logit": reply.logits, "log_prob": reply.log_probs()}
     else:
         columns |= {"log_prob": reply.log_probs}
+        if reply.perturbed is not None:
+            columns |= {"perturbed": reply.perturbed}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     answers = [
-        [dict(zip(columns, one, strict=True)) for one in zip(*row, strict=True)] for row in rows
+        [dict(zip(columns, one, strict=True)) for one in zip(*row, strict=True) if one[0] >= 0]
+        for row in rows
     ]
     if words is not None:
         for one in chain(*answers):

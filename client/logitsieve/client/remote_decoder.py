@@ -22,6 +22,7 @@ from logitsieve.utils.wire_tensors import decode, put
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import RPC_OF, Reply, Rpc
 
+OPTIONAL = ("perturbed",)  # arrays that a reply may lack
 NORMALIZER_NAMES = {code: name for name, code in NORMALIZER_CODES.items()}
 
 R = TypeVar("R", bound=Reply)
@@ -74,7 +75,10 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
 def to_reply(rpc: Rpc[R], response: Any) -> R:
     """Read a reply, the response's fields by name; its answer comes last."""
     make: Callable[..., R] = rpc.reply
-    arrays = (_array(response, name) for name in rpc.reply._fields[:-1])
+    arrays = (
+        _array(response, name) if name not in OPTIONAL or response.HasField(name) else None
+        for name in rpc.reply._fields[:-1]
+    )
     return make(*arrays, _read_answer(response.answer))
 
 

@@ -73,6 +73,11 @@ class SampleOptions(ModelSpec, total=False):
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
     fresh seeds. Equal arguments, version, head and knobs draw equal ids.
 
+    `replace` False draws ids without replacement: `samples` different ones, in the order of
+    logits / temperature plus Gumbel noise, which the reply has as `perturbed`. The first is the
+    draw of that seed with replacement. Where filters or constraints leave fewer ids, the rest are
+    -1, with -inf for their log-probabilities and perturbed logits.
+
     With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `full`
     and `sketch` take little more time than their best ids, and are as sure as these.
     """
@@ -84,6 +89,7 @@ class SampleOptions(ModelSpec, total=False):
     top_p: float
     min_p: float
     log_probs: bool
+    replace: bool
 
 
 class BeamOptions(ModelSpec, total=False):
@@ -114,6 +120,7 @@ DEFAULTS: Mapping[str, Any] = {
     "top_p": 1.0,
     "min_p": 0.0,
     "log_probs": True,
+    "replace": True,
     "lengths": None,
     "finished": None,
     "eos_ids": (),

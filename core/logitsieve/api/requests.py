@@ -51,13 +51,14 @@ class Sampling(NamedTuple):
     top_p: float
     min_p: float
     log_probs: bool = True
+    replace: bool = True
 
     @classmethod
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
         """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
         check_keywords(SampleOptions, options)
         given = {**DEFAULTS, **options}
-        return cls(
+        how = cls(
             whole("samples", samples, 1, MOST_SAMPLES),
             _seeds(given["seeds"], rows),
             whole("step", given["step"], 0, MOST_STEPS - 1),
@@ -66,7 +67,12 @@ class Sampling(NamedTuple):
             number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
             number("min_p", given["min_p"], 0.0, 1.0),
             flag("log_probs", given["log_probs"]),
+            flag("replace", given["replace"]),
         )
+        if how.temperature == 0 and not how.replace:
+            allowed = "above 0 without replacement: `topk` answers the best ids in order"
+            raise InvalidRequest("temperature", 0, allowed)
+        return how
 
 
 class Beams(NamedTuple):

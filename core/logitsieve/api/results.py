@@ -166,8 +166,10 @@ class ScoreReply(NamedTuple):
 class SampleReply(NamedTuple):
     """A decoder's answer to `sample`."""
 
-    ids: Int32  # [B, N] draws, independent of each other
+    ids: Int32  # [B, N] draws: independent, or without replacement different ones, -1 for none
     log_probs: Float32  # [B, N] of each under the distribution that was drawn from
+    # [B, N] logits / temperature plus noise, descending, of draws without replacement
+    perturbed: Float32 | None
     answer: Answer  # proven: the draws follow the full softmax's distribution, proven
 
 

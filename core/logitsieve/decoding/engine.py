@@ -29,6 +29,7 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.decoding.beam import beam_step
+from logitsieve.decoding.distinct import distinct_sample
 from logitsieve.decoding.logit_edits import best_edited, check_ids, edits_of, open_edits, wanted_of
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
@@ -147,9 +148,10 @@ class LocalEngine(EngineBase):
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         started = perf_counter_ns()
-        draws = sample(self._query(request), request.sampling, self._normalizer)
+        draw = sample if request.sampling.replace else distinct_sample
+        draws = draw(self._query(request), request.sampling, self._normalizer)
         answer = self._origin(started, draws.provenance, draws.normalizer, draws.log_z)
-        return SampleReply(draws.ids, draws.log_probs, answer)
+        return SampleReply(draws.ids, draws.log_probs, draws.perturbed, answer)
 
     def _query(self, request: Request[Any]) -> Query:
         softmax, constraints = self._index.softmax, request.constraints

@@ -76,6 +76,7 @@ class Draws(NamedTuple):
     provenance: Provenance  # proven: proven to be the full softmax's, after filters
     normalizer: str  # its name
     log_z: LogZ32  # of that distribution, at its temperature
+    perturbed: Float32 | None = None  # [B, N] of draws without replacement
 
 
 class _Drawn(NamedTuple):
@@ -137,25 +138,26 @@ def _selects(query: Query, k: int) -> bool:
     return head.selects(k, len(query.hidden_states))
 
 
-def _filtered(how: Sampling) -> bool:
+def is_filtered(how: Sampling) -> bool:
+    """Whether top-p or min-p may leave fewer ids."""
     return how.top_p < 1.0 or how.min_p > 0.0
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
-    best, _, _ = _found(query, how._replace(samples=0), BEST)
+    best, _, _ = found_best(query, how._replace(samples=0), BEST)
     wanted = _lengths(best)
-    lists, lengths = _left(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
+    lists, lengths = left_by_filters(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
-    return _redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
+    return redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
 
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
     if _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
-    best, wanted, log_z = _best_with_log_z(query, MANY)
-    lists, lengths = _left(best, wanted, log_z, how)
+    best, wanted, log_z = listed_with_log_z(query, MANY)
+    lists, lengths = left_by_filters(best, wanted, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
     return _far_redrawn(query, how, draws, best, log_z, -1 - lengths, rest)
 
@@ -176,7 +178,7 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     log_probs, _ = nucleus.log_probs(logits, draws.ids)
     draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
     open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
-    return _redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
+    return redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
 
 
 def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
@@ -197,11 +199,11 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
     best, floors, _ = _needed(query, how)
     draws = _beyond(query, how, best, floors, _unknown(len(query.hidden_states)))
-    if not _filtered(how):
+    if not is_filtered(how):
         return draws
     open_ = (draws.ids == OPEN).any(axis=1)
     again = _by_interval if query.edits is None else _from_nucleus
-    draws = _redrawn(query, how, draws, np.flatnonzero(open_), again)
+    draws = redrawn(query, how, draws, np.flatnonzero(open_), again)
     return _unscored(draws.ids, draws.provenance)
 
 
@@ -217,12 +219,12 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
     best, log_z = found_by(full, rough, query.scale, False)
     wanted, highest = _lengths(best), log_z.fields.copy()
     highest[:, LOW] = highest[:, HIGH]
-    _, lengths = _left(best, wanted, log_z, how)
-    lists, most = _left(best, wanted, log_z._replace(fields=highest), how)
+    _, lengths = left_by_filters(best, wanted, log_z, how)
+    lists, most = left_by_filters(best, wanted, log_z._replace(fields=highest), how)
     sure, draws = np.maximum(lengths, -1 - lengths), _from_lists(query, how, lists, True)
     places = (best.ids[:, None] == draws.ids[:, :, None]).argmax(axis=2)
     open_ = (places >= sure[:, None]).any(axis=1) & (most >= 0)
-    draws = _redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
+    draws = redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
     return _far_redrawn(query, how, draws, best, log_z, sure, np.flatnonzero(most < 0))
 
 
@@ -233,7 +235,7 @@ def _far_redrawn(
     """Draw again for the rows `far`. The nucleus of such a row may go beyond its best ids."""
     log_z = log_z._replace(fields=log_z.fields[far])
     again = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far])
-    return _redrawn(query, how, draws, far, again)
+    return redrawn(query, how, draws, far, again)
 
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
@@ -250,21 +252,21 @@ def _by_estimate(query: Query, how: Sampling) -> Draws:
     open_ = np.flatnonzero((draws.ids == OPEN).any(axis=1))
     assert draws.log_z.error is not None, "of an estimate"
     draws.log_z.error[open_] = 0.0
-    return _redrawn(query, how, draws, open_, _from_nucleus)
+    return redrawn(query, how, draws, open_, _from_nucleus)
 
 
 def _needed(
     query: Query, how: Sampling, *, summed: bool = False
 ) -> tuple[BestLogits, Float64, LogZ | None]:
-    """Return the best ids of each row as far as draws from all need them, as `_found` does."""
+    """Return the best ids of each row as far as draws from all need them, as `found_best` does."""
     noisy = how.samples <= FEW_SAMPLES and _selects(query, BEST)
     if summed or not noisy:  # an estimate of log Z needs its largest terms, whatever the noise
         how = how._replace(samples=0)
     few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
-    return _found(query, how, FEW_BEST if few else BEST, summed=summed)
+    return found_best(query, how, FEW_BEST if few else BEST, summed=summed)
 
 
-def _found(
+def found_best(
     query: Query, how: Sampling, most: int, *, summed: bool = False
 ) -> tuple[BestLogits, Float64, LogZ | None]:
     """Return the best ids, up to `most` (0: all), and floors [B] of their logits.
@@ -313,7 +315,7 @@ def _no_floors(rows: int) -> Float64:
     return floors
 
 
-def _redrawn(
+def redrawn(
     query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Callable[[Query, Sampling], Draws]
 ) -> Draws:
     """Draw again, by `draw`, for the rows `rest`, and replace their draws in place."""
@@ -325,6 +327,7 @@ def _redrawn(
             (draws[:2], others[:2]),
             (draws.provenance[:3], others.provenance[:3]),
             (draws.log_z[:3], others.log_z[:3]),
+            (draws[-1:], others[-1:]),
         ]
         for each, other in fields:
             for values, replaced in zip(each, other, strict=True):
@@ -353,7 +356,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
-    fallback = _filtered(how) and query.head.name not in DRAWS
+    fallback = is_filtered(how) and query.head.name not in DRAWS
     if fallback:
         names = SKETCH.name, FULL.name
         name = next(name for name in names if name in query.index.heads)
@@ -366,7 +369,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     if not how.log_probs and normalizer is None:
         return _unscored(drawn.ids, provenance)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
-    if _filtered(how):
+    if is_filtered(how):
         normalizer = CANDIDATES  # among the filtered ids
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
@@ -379,9 +382,9 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
 def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
     """Draw by the best ids and log Z if these probably suffice, else by all logits."""
     own = FULL if query.head.name == FULL.name else SKETCH
-    few = query.head.quick_best and not _filtered(how) and _suits_best(query, how, MOST_OPEN)
+    few = query.head.quick_best and not is_filtered(how) and _suits_best(query, how, MOST_OPEN)
     if own is SKETCH and few:
-        best, _, log_z = _best_with_log_z(query, BEST)
+        best, _, log_z = listed_with_log_z(query, BEST)
         draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
         return _Drawn(draws.ids, True, draws.provenance.scanned, own, narrowed(log_z, query))
     ids, fields, scanned = query.draw(how)
@@ -423,7 +426,7 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     (min-p). Top-k leaves exactly k, ties by the lower id.
     """
     most = 1 if how.temperature == 0.0 else how.top_k
-    best, _, _ = _found(query, how._replace(samples=0, min_p=0.0), most)
+    best, _, _ = found_best(query, how._replace(samples=0, min_p=0.0), most)
     wanted = _lengths(best)
     lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
     logits = best.logits[_first(best, wanted)]
@@ -435,7 +438,9 @@ def _lengths(best: BestLogits) -> Int64:
     return np.asarray((best.ids >= 0).sum(axis=1))
 
 
-def _left(best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Int64]:
+def left_by_filters(
+    best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling
+) -> tuple[Shortlist, Int64]:
     """Return the ids that top-p and min-p leave of all V, and [B] how many, as `cut_best` does.
 
     Rows that it cannot tell get one id.
@@ -458,7 +463,7 @@ def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
     return best_edited(softmax, head, hidden_states, wanted, query.edits), wanted
 
 
-def _best_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
+def listed_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
     """Return `_best` of the head `full`, and log Z of all ids at the query's temperature."""
     full = FULL.source(query.index)
     if query.edits is not None:

@@ -32,6 +32,7 @@ from logitsieve.api.results import (
     TopKReply,
 )
 from logitsieve.decoding.beam import choose_pairs
+from logitsieve.decoding.distinct import refuse_more
 from logitsieve.decoding.engine import NO_LOG_Z
 from logitsieve.decoding.local_decoder import LocalDecoder
 from logitsieve.decoding.logit_edits import BestLogits, check_ids
@@ -42,6 +43,7 @@ from logitsieve.decoding.shards import (
     ShardRequest,
     best_of,
     check_shards,
+    distinct_winners,
     filtered,
     log_z_of,
     merge,
@@ -187,6 +189,8 @@ class ShardedEngine(EngineBase):
         """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
         started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
+        if not how.replace:
+            refuse_more(how.samples, self._decoder.vocab_size)
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
         for name, off in (("top_p", 1.0), ("min_p", 0.0)):
@@ -209,10 +213,15 @@ class ShardedEngine(EngineBase):
             )
             found = self._decoder.ask(question, hidden_states, constraints)
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
-        ids, logits, sure = winners(*lists, found.logit_error, how)
+            if not how.replace:  # each shard's are in the order of their perturbed logits
+                rows = len(hidden_states)
+                lists = found.ids.reshape(rows, 1, -1), found.logits.reshape(rows, 1, -1)
+        choose = winners if how.replace else distinct_winners
+        ids, logits, perturbed, sure = choose(*lists, found.logit_error, how)
         log_probs, _ = log_z.log_probs(logits, ids)
         found = proven_where(sure, found)
-        return SampleReply(ids, log_probs, self._origin(started, found, log_z.rounded(), **source))
+        answer = self._origin(started, found, log_z.rounded(), **source)
+        return SampleReply(ids, log_probs, perturbed, answer)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)

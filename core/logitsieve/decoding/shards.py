@@ -132,12 +132,13 @@ class ShardRequest(NamedTuple):
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             keywords |= {"seeds": how.seeds[rows], "step": how.step, "temperature": how.temperature}
-            ids, log_probs, answer = self.shard.decoder.sample(
-                hidden_states[rows], count, **keywords
+            ids, log_probs, _, answer = self.shard.decoder.sample(
+                hidden_states[rows], count, replace=how.replace, **keywords
             )
             return ids, *_logits(log_probs, answer), answer
 
-        counts = np.where(self.left > 0, how.samples, 0)
+        most = np.where(self.left > 0, how.samples, 0)
+        counts = most if how.replace else np.minimum(most, self.left)
         return self._ask(question, counts, how.samples, spec)
 
     def _ask(
@@ -242,10 +243,12 @@ def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
     return proven_where(sure, ShardCandidates(ids, logits, logit_error, best.log_z, best.answer))
 
 
-def winners(
-    ids: Int32, logits: Float64, logit_error: Float64, how: Sampling
-) -> tuple[Int32, Float64, Bool]:
-    """Find each draw's winner [B, N] among candidates [B, N or 1, K], and [B] if all are sure."""
+# Ids [B, N], their logits, their perturbed logits without replacement, and [B] True for sure rows.
+Winners = tuple[Int32, Float64, Float32 | None, Bool]
+
+
+def winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) -> Winners:
+    """Find each draw's winner among candidates [B, N or 1, K]."""
     (rows, _, width), draws = ids.shape, np.arange(how.samples)
     won, values = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
     sure, noise = np.empty(rows, np.bool_), np.empty((how.samples, width))
@@ -259,4 +262,26 @@ def winners(
         least = perturbed[draws, best] - 2 * (logit_error[row] + rounded)
         perturbed[draws, best] = -np.inf
         sure[row] = (perturbed.max(axis=1) < least).all()
-    return won, values, sure
+    return won, values, None, sure
+
+
+def distinct_winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) -> Winners:
+    """Find the N best of candidates [B, 1, K] with the noise of the first draw, in order."""
+    rows, _, width = ids.shape
+    count = min(how.samples, width)
+    won = np.full((rows, how.samples), -1, np.int32)
+    values, perturbed = np.full((2, rows, how.samples), -np.inf)
+    sure, noise = np.empty(rows, np.bool_), np.empty((1, width))
+    for row in range(rows):
+        gumbel_noise(how.seeds[row], how.step, np.ascontiguousarray(ids[row]), noise)
+        noisy, own = logits[row, 0] + noise[0], logits[row, 0]
+        order = np.lexsort((ids[row, 0], -noisy))
+        best = order[:count]
+        best = best[ids[row, 0, best] >= 0]
+        won[row, : best.size], values[row, : best.size] = ids[row, 0, best], own[best]
+        perturbed[row, : best.size] = noisy[best]
+        rounded = FLOAT64_ERROR * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
+        ranked = noisy[order[: count + 1]]
+        ranked = ranked[ranked > -np.inf]
+        sure[row] = (-np.diff(ranked) > 2 * (logit_error[row] + rounded)).all()
+    return won, values, perturbed.astype(np.float32), sure

@@ -230,7 +230,7 @@ class BeamStepResponse(_message.Message):
     def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., parents: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Union[Tensor, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., normalized_scores: _Optional[_Union[Tensor, _Mapping]] = ..., finished: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class SampleRequest(_message.Message):
-    __slots__ = ("model_spec", "hidden_states", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs")
+    __slots__ = ("model_spec", "hidden_states", "samples", "seeds", "step", "temperature", "top_k", "top_p", "min_p", "constraints", "log_probs", "replace")
     MODEL_SPEC_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_STATES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class SampleRequest(_message.Message):
     MIN_P_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     model_spec: ModelSpec
     hidden_states: Tensor
     samples: int
@@ -253,17 +254,20 @@ class SampleRequest(_message.Message):
     min_p: float
     constraints: Constraints
     log_probs: bool
-    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., log_probs: _Optional[bool] = ...) -> None: ...
+    replace: bool
+    def __init__(self, model_spec: _Optional[_Union[ModelSpec, _Mapping]] = ..., hidden_states: _Optional[_Union[Tensor, _Mapping]] = ..., samples: _Optional[int] = ..., seeds: _Optional[_Union[Tensor, _Mapping]] = ..., step: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., log_probs: _Optional[bool] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class SampleResponse(_message.Message):
-    __slots__ = ("answer", "ids", "log_probs")
+    __slots__ = ("answer", "ids", "log_probs", "perturbed")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
+    PERTURBED_FIELD_NUMBER: _ClassVar[int]
     answer: Answer
     ids: Tensor
     log_probs: Tensor
-    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ids: _Optional[_Union[Tensor, _Mapping]] = ..., log_probs: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    perturbed: Tensor
+    def __init__(self, answer: _Optional[_Union[Answer, _Mapping]] = ..., ids: _Optional[_Union[Tensor, _Mapping]] = ..., log_probs: _Optional[_Union[Tensor, _Mapping]] = ..., perturbed: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("model_spec", "hidden_states", "token_ids", "constraints")

@@ -42,13 +42,18 @@ def test_topk_is_our_own(server: Running, client: Any, dtype: type) -> None:
 def test_draws_are_our_own(server: Running, client: Any) -> None:
     many = {"step": 3, "temperature": 0.5, "top_k": 50, "top_p": 0.9}
     one_seed = np.array([7], np.uint64)  # spread over the rows
-    for samples, seeds, options in (([whole("samples", 4)], SEEDS, many), ([], one_seed, {})):
+    asked: Any = ([whole("samples", 4)], SEEDS, many), ([], one_seed, {})
+    asked += (([whole("samples", 4)], SEEDS, {"replace": False}),)
+    for samples, seeds, options in asked:
         inputs = [hidden_states(), *samples, given("seeds", seeds, "UINT64")]
         result = client.infer("demo", inputs, parameters=SAMPLE | options)
         own: Any = {"seeds": seeds if samples else 7, "model": "demo", **options}
         ours = server.client.sample(HIDDEN, 4 if samples else 1, **own)
         np.testing.assert_array_equal(result.as_numpy("ids"), ours.ids)
         np.testing.assert_array_equal(result.as_numpy("log_probs"), ours.log_probs)
+        assert (result.as_numpy("perturbed") is None) == (ours.perturbed is None)
+        if ours.perturbed is not None:
+            np.testing.assert_array_equal(result.as_numpy("perturbed"), ours.perturbed)
         assert result.get_response().parameters["head"].string_param == ours.answer.head == "full"
 
 

@@ -41,7 +41,7 @@ VALUES = IDS.astype(np.float32) + np.float32(0.1)
 REPLIES: dict[str, tuple[np.ndarray, ...]] = {
     "top_k": (IDS, VALUES),
     "beam_step": (IDS, IDS + 1, VALUES, VALUES[::-1], FLAGS),
-    "sample": (IDS, VALUES),
+    "sample": (IDS, VALUES, VALUES[::-1]),
     "score": (VALUES,),
 }
 

@@ -195,7 +195,7 @@ def best_sample(
                 other = np.int64(rows[i]) if i >= 0 else matrix.rows
                 if other >= matrix.rows:
                     continue
-                logit = _edited(edits, other)
+                logit = edited_logit(edits, other)
                 if logit != logit:
                     logit = exact_logit(matrix, wide, other)
                     scanned[row] += 1
@@ -214,7 +214,7 @@ def best_sample(
 
 
 @inline
-def _edited(edits, row):
+def edited_logit(edits, row):
     """Return a row's edited logit, or NaN."""
     edited, values, first, last = edits
     end = last

@@ -57,6 +57,7 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
         TensorKind("ids", ("INT32",), "BK"),
         TensorKind("logits", ("FP32",), "BK", ("topk",)),
         TensorKind("log_probs", ("FP32",), "BK", ("sample",)),
+        TensorKind("perturbed", ("FP32",), "BK", ("sample",)),
         TensorKind("proven", ("BOOL",), "B"),
         TensorKind("scanned", ("INT32",), "B"),
         TensorKind("log_z", ("FP32",), "B"),
@@ -80,7 +81,14 @@ OF_ANY = {
     "width": NUMBER,
     "timeout": WHOLE,
 }
-OF_SAMPLE = {"step": WHOLE, "temperature": NUMBER, "top_k": WHOLE, "top_p": NUMBER, "min_p": NUMBER}
+OF_SAMPLE = {
+    "step": WHOLE,
+    "temperature": NUMBER,
+    "top_k": WHOLE,
+    "top_p": NUMBER,
+    "min_p": NUMBER,
+    "replace": FLAG,
+}
 BY_ROW = ("proven", "scanned", "log_z")  # outputs from the Answer
 
 
@@ -129,11 +137,14 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
             top_k=whole("parameters.top_k", parameters.get("top_k", 0), 0, MOST - 1),
             top_p=parameters.get("top_p", 1.0),
             min_p=parameters.get("min_p", 0.0),
+            replace=parameters.get("replace", True),
         )
     timeout_us = whole("parameters.timeout", parameters.get("timeout", 0), 0, MOST**2 - 1)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]
     if kind == TOP_K.method and not (spec.normalizer or spec.log_z_width):
         outputs.remove("log_z")
+    if kind == SAMPLE.method and parameters.get("replace", True):
+        outputs.remove("perturbed")
     write = partial(to_infer_response, _outputs(message, outputs), message.id)
     return KINDS[kind], request, timeout_us * 1e-6, write
 

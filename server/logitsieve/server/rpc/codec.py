@@ -111,8 +111,10 @@ def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
     A reply's arrays have the names of the message's fields.
     """
     answer, parts = reply.answer, [origin]
-    for name, array in zip(reply._fields, cast("tuple[np.ndarray, ...]", reply[:-1]), strict=False):
-        parts += _start(kind, name, array.dtype, array.shape), array.tobytes()
+    arrays = cast("tuple[np.ndarray | None, ...]", reply[:-1])
+    for name, array in zip(reply._fields, arrays, strict=False):
+        if array is not None:
+            parts += _start(kind, name, array.dtype, array.shape), array.tobytes()
     for name in ANSWER_COLUMNS if answer.normalizer else PROVENANCE:
         if (column := getattr(answer, name)) is not None:
             parts += _start(kind, "answer." + name, column.dtype, column.shape), column.tobytes()

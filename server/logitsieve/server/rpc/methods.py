@@ -81,6 +81,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         "top_p": request.top_p or 1.0,
         "min_p": request.min_p,
         "log_probs": request.log_probs or not request.HasField("log_probs"),
+        "replace": request.replace or not request.HasField("replace"),
     }
 
     def read() -> SampleRequest:

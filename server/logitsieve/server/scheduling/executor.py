@@ -211,9 +211,10 @@ def joined(parts: Sequence[Reply]) -> Reply:
         compute_ns=sum(one.compute_ns for one in answers),
         rows_missing=tuple(sorted({each for one in answers for each in one.rows_missing})),
     )
-    arrays = zip(*(cast("tuple[np.ndarray, ...]", part[:-1]) for part in parts), strict=True)
+    lists = zip(*(cast("tuple[np.ndarray | None, ...]", part[:-1]) for part in parts), strict=True)
+    arrays = (None if each[0] is None else np.concatenate(each) for each in lists)
     kind: Any = type(parts[0])
-    return cast("Reply", kind(*map(np.concatenate, arrays), answer))
+    return cast("Reply", kind(*arrays, answer))
 
 
 def cut(reply: TopKReply, start: int, stop: int) -> TopKReply:
