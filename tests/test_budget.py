@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 328,
-    "lines of source": 45_724,
-    "lines of core/": 19_295,
-    "lines of tests/": 43_206,
+    "files of source": 331,
+    "lines of source": 45_919,
+    "lines of core/": 19_425,
+    "lines of tests/": 43_439,
     "lines of tools/": 4_326,
     "lines of benchmarks/": 8_778,
 }

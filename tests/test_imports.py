@@ -30,7 +30,7 @@ DIRECT: dict[str, set[str]] = {
     "gpu": {"decoding"},
     "training": {"index_builder"},
     "index_builder": {"decoding", "llamacpp"},
-    "client": {"utils", "llamacpp", "v1"},
+    "client": {"kernels", "llamacpp", "v1"},
     "server": {"decoding", "gpu", "v1"},
     "console": {"server"},
     "completions": {"server", "client"},

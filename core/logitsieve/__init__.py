@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logitsieve.api.errors import LogitsieveError
+    from logitsieve.api.watermark import WatermarkKey
     from logitsieve.client import AdminClient, AsyncDecoderClient, DecoderClient
     from logitsieve.client.beam_search import beam_search
     from logitsieve.decoding import LocalDecoder
+    from logitsieve.decoding.watermark import detect_watermark
     from logitsieve.index import open_index
     from logitsieve.index_builder import BuildConfig, build
     from logitsieve.version import __version__
@@ -20,14 +22,17 @@ __path__ = __import__("pkgutil").extend_path(__path__, __name__)
 
 __all__ = [
     "AdminClient", "AsyncDecoderClient", "BuildConfig", "DecoderClient", "LocalDecoder",
-    "LogitsieveError", "__version__", "beam_search", "build", "open_index",
+    "LogitsieveError", "WatermarkKey", "__version__", "beam_search", "build", "detect_watermark",
+    "open_index",
 ]  # fmt: skip
 
 _NAMES = {
     "api.errors": ["LogitsieveError"],
+    "api.watermark": ["WatermarkKey"],
     "client": ["AdminClient", "AsyncDecoderClient", "DecoderClient"],
     "client.beam_search": ["beam_search"],
     "decoding": ["LocalDecoder"],
+    "decoding.watermark": ["detect_watermark"],
     "index": ["open_index"],
     "index_builder": ["BuildConfig", "build"],
     "version": ["__version__"],

@@ -94,6 +94,8 @@ WRONG: dict[str, dict[str, str]] = {
         "--head dense --penalized -1": "penalized: got -1",
         "--head dense --top-k 1.5": "--top-k",
         "--head dense --top-p 7": "top_p: got 7",
+        "--watermark-key DATA/none": "watermark_key: got DATA/none (No such file or directory)",
+        "--watermark-key TEXT": "watermark_key: got ",
     },
     **{
         command: {
@@ -116,11 +118,16 @@ WRONG: dict[str, dict[str, str]] = {
         "--head screen": "head: got 'screen', allowed: sketch, dense",
         "--port 70000": "--port",
         "--parallel 0": "--parallel",
+        "--watermark-key-file DATA/none": "watermark_key_file: got DATA/none",
     },
     "serve-gguf": {
         "": "model: got nothing, allowed: one file",
         "DATA/none.gguf": "model: got DATA/none.gguf",
         "GGUF -m DATA/none.gguf": "model: got both GGUF and --model DATA/none.gguf",
+    },
+    "detect -m GGUF --text TEXT": {
+        "--key-file DATA/none": "key_file: got DATA/none",
+        "--key-file DATA/int8.npy": " bytes, allowed: 16 to 64 bytes",
     },
     "shard INDEX --shards 2 --out DATA/s/1": {
         "--shards 0": "--shards",

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.llamacpp import attach, generate
+from logitsieve.api.watermark import WatermarkKey
+from logitsieve.client.llamacpp import PromptLookup, attach, generate
 from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.watermark import detect_watermark
 from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel, LlamaContext
@@ -80,10 +82,41 @@ def test_tokens_are_llama_cpps_in_float32(context: LlamaContext, local: LocalDec
         assert run(attached) == generation.ids
 
 
+KEY = WatermarkKey(bytes(range(16)))
+
+
+@pytest.mark.parametrize("more", [{}, {"top_k": 30}, {"top_p": 0.9}, {"watermark": KEY}], ids=str)
+def test_draws_of_a_seed_are_llama_cpps_in_float32(
+    context: LlamaContext, local: LocalDecoder, more: dict[str, Any]
+) -> None:
+    options = {"max_tokens": 12, "ignore_end": True, "temperature": 1.0, "seeds": 3, **more}
+    generation = generate(context, PROMPTS, **options)
+    list(generation)
+    with attach(context, local) as attached:
+        assert run(attached, **options) == generation.ids
+
+
+def test_keyed_draws_are_detected_whatever_head_drew_them(
+    context: LlamaContext, local: LocalDecoder
+) -> None:
+    asked: dict[str, Any] = {"max_tokens": 60, "temperature": 1.0, "watermark": KEY, "seeds": 1}
+    with attach(context, None) as attached:
+        generation = attached.generate("go", ignore_end=True, **asked)
+        for step, _ in enumerate(generation):
+            if step == 30:
+                attached.swap(local)
+        [marked] = generation.ids
+        assert detect_watermark(KEY, marked).p_value < 1e-9
+        assert run(attached, "go", drafter=PromptLookup(), **asked) == [marked]
+        [plain] = run(attached, "go", **{**asked, "watermark": None})
+        assert detect_watermark(KEY, plain).p_value > 1e-3
+        assert run(attached, "go", watermark=KEY) == run(attached, "go")
+
+
 def test_sequences_of_a_batch_are_as_one_by_one(context: LlamaContext, local: LocalDecoder) -> None:
     drawn: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95}
     with attach(context, local) as attached:
-        for options in ({}, drawn):
+        for options in ({}, drawn, {**drawn, "watermark": KEY}):
             together = run(attached, seeds=[1, 2, 3], **options)
             for number, prompt in enumerate(PROMPTS):
                 [alone] = run(attached, prompt, seeds=[number + 1], **options)

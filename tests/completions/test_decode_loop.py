@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.watermark import WatermarkKey
 from logitsieve.client.llamacpp import LlamaContext, PromptLookup, attach
 from logitsieve.client.llamacpp_sequences import GenerationOptions
 from logitsieve.completions.decode_loop import SLICE, DecodeLoop, Piece, Task, steady_sequences
 from logitsieve.decoding import LocalDecoder
+from logitsieve.decoding.watermark import detect_watermark
 from logitsieve.index import open_index
 from tests.client.test_llamacpp import write_gguf_index
 from tests.llamacpp.small_model import Make
@@ -124,6 +126,25 @@ def test_a_refused_request_ends_alone(make_gguf: Make, tmp_path: Path) -> None:
     assert (len(told[0]), told[0][-1].finish) == (4, "length")
     for news, field in zip(told[1:], ("top_k", "logprobs"), strict=True):
         assert [error.field for error in news] == [field]
+
+
+def test_a_loop_with_a_key_marks_every_draw_and_leaves_greedy_text(make_gguf: Make) -> None:
+    key, marked = WatermarkKey(bytes(16)), dict[WatermarkKey | None, list[list[int]]]()
+    asked = [options(temperature=1.0, seeds=1), options(temperature=1.0, top_p=0.9), options()]
+    for watermark in (None, key):
+        context = LlamaContext(make_gguf(), sequences=3, separate=True)
+        with context, attach(context, None) as attached:
+            engine = DecodeLoop(attached, waiting=3, watermark=watermark)
+            told: list[list[Any]] = [[] for _ in asked]
+            more: dict[str, Any] = {"max_tokens": 40, "echo": False, "logprobs": None}
+            pairs = zip(told, asked, strict=True)
+            engine.submit([task(news, [5, 6], options=one, **more) for news, one in pairs])
+            while engine.running or engine.waiting:
+                engine.turn()
+        marked[watermark] = [[one.id for news in texts for one in news.tokens] for texts in told]
+    assert all(detect_watermark(key, text).p_value < 1e-6 for text in marked[key][:2])
+    assert detect_watermark(key, marked[None][0]).p_value > 1e-3
+    assert marked[key][2] == marked[None][2]
 
 
 def test_drafts_change_nothing_of_what_is_told(make_gguf: Make) -> None:

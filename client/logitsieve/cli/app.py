@@ -58,6 +58,7 @@ COMMANDS: dict[str, Entry] = {
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Decode", "Ask a server for the next tokens.", ""),
     "generate": Entry("Decode", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
+    "detect": Entry("Decode", "Recognize a text that was drawn by a watermark's key.", "llamacpp"),
     "serve-gguf": Entry(
         "Serve", "Score and continue texts by a GGUF model, in OpenAI's interface.", "llamacpp"
     ),

@@ -13,6 +13,7 @@ import typer
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec, asked_max_error
+from logitsieve.api.watermark import WatermarkKey
 from logitsieve.cli.options import (
     ENGINE,
     AsJson,
@@ -42,7 +43,7 @@ MAX_ERROR = (
 )
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
-DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed")
+DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed", "watermark_key")
 SETTINGS = (*DRAWS, "repetition_penalty", "presence_penalty", "frequency_penalty", "penalized")
 
 
@@ -111,6 +112,10 @@ class GenerateOptions:
         None, "Draw among tokens with this share of the best one's probability.", "--min-p"
     )
     seed: int | None = flag(None, "Seed of the draws; fresh draws if absent.", "--seed", "-s")
+    watermark_key: Path | None = flag(
+        None,
+        "A file with a secret of 16 to 64 bytes, by which `logitsieve detect` knows drawn text.",
+    )
     repetition_penalty: float | None = flag(
         None, "Divisor of a repeated token's logit, if it is positive; its factor if negative."
     )
@@ -145,6 +150,9 @@ class GenerateOptions:
             given.setdefault("temperature", 1.0)
         if "seed" in given:
             given["seeds"] = given.pop("seed")
+        if "watermark_key" in given:
+            key = WatermarkKey.read(given.pop("watermark_key"), "watermark_key")
+            given["watermark"] = key
         more = {"max_tokens": self.max_tokens, "stop": self.stop, "logprobs": self.logprobs}
         return given | more
 
@@ -154,8 +162,8 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
     llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
     an index llama.cpp computes all logits until one is made in the background, with --head dense
-    throughout. Greedy unless --temp, --top-k, --top-p, --min-p or --seed is given. The last line,
-    on stderr, has the speeds, exact logits a token, and proven tokens.
+    throughout. Greedy unless --temp, --top-k, --top-p, --min-p, --seed or --watermark-key is given.
+    The last line, on stderr, has the speeds, exact logits a token, and proven tokens.
 
     Example: logitsieve generate -m lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """

@@ -18,6 +18,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
+from logitsieve.kernels.sampling.lists import cut_lists, list_sample
 
 ROUNDED = 2.0**-22  # of a logit: bounds its rounding to float32 and that of its cap
 
@@ -253,7 +254,7 @@ def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
 
 
 def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int:
-    """Return the best of `ids`, the lower of equal ones, or a draw by the row's seed and the step.
+    """Return the best of `ids`, the lower of equal ones, or a draw by the noise of all heads.
 
     InvalidRequest if no id is left.
     """
@@ -264,10 +265,9 @@ def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int
         return int(ids[logits == best].min())
     order = np.lexsort((ids, -logits))[: drawing.top_k or None]
     order = order[logits[order] > -np.inf]
-    weights = np.exp((logits[order] - logits[order[0]]) / drawing.temperature)
-    below = np.cumsum(weights / weights.sum())
-    count = int(np.searchsorted(below, drawing.top_p * (1 - 1e-12))) + 1
-    count = min(count, int((weights >= drawing.min_p).sum()), len(order))
-    key = np.array([drawing.seeds[row], drawing.step], np.uint64)
-    uniform = np.random.Generator(np.random.Philox(key=key)).random() * below[count - 1]
-    return int(ids[order[int(np.searchsorted(below[:count], uniform, side="right"))]])
+    kept, inverse = logits[order], 1 / drawing.temperature
+    lengths, place = np.empty(1, np.int64), np.empty((1, 1), np.int32)
+    cut_lists(np.array([0, len(kept)]), kept, inverse, drawing.top_p, drawing.min_p, lengths)
+    listed, noise = ids[order].astype(np.int32), (drawing.seeds[row : row + 1], drawing.step)
+    list_sample(np.append(0, lengths), listed, kept, *noise, inverse, 0, place)
+    return int(listed[place[0, 0]])

@@ -12,6 +12,7 @@ from logitsieve.api.constraints import WIDEST_PENALTY
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import MOST_STEPS, Sampling
 from logitsieve.api.results import Float32
+from logitsieve.api.watermark import WatermarkKey
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
 from logitsieve.llamacpp import LlamaContext
 
@@ -27,7 +28,8 @@ class GenerationOptions:
     `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and by
     `frequency_penalty` for each occurrence. `allowed` lists ids, or is a function (a grammar) from
     a sequence's tokens, without its prompt, to that list. A sequence ends before any text in
-    `stop`. `logprobs` are of the full softmax, before edits.
+    `stop`. `logprobs` are of the full softmax, before edits. Draws by a `watermark` key can be
+    detected by it.
     """
 
     max_tokens: int = 128
@@ -47,6 +49,7 @@ class GenerationOptions:
     stop: Sequence[str] = ()
     logprobs: bool = False
     ignore_end: bool = False  # decode on after the end of the text
+    watermark: WatermarkKey | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
@@ -116,6 +119,13 @@ class Continuation:
         suppressed = self.context.gguf.suppressed
         return replace(made, banned=(*made.banned, *suppressed)) if suppressed else made
 
+    def next_draw(self) -> Sampling | None:
+        """Return the options of the next draw; None if greedy."""
+        drawing, key = self.drawing, self.options.watermark
+        if drawing is None or key is None:
+            return drawing and drawing._replace(step=len(self.made))
+        return drawing._replace(seeds=key.seeds([self.made], drawing.seeds))
+
     def take(self, token: int) -> str:
         """Append a token; return the text that is certain."""
         self.made.append(token)
@@ -145,28 +155,24 @@ class Continuation:
 def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
     """Choose a token for each row, by one call of the head for all rows with equal settings.
 
-    A draw depends on its sequence's seed and number of tokens.
+    A draw depends on its sequence's seed and number of tokens, or on its watermark's key.
     """
+    draws = [one.next_draw() for one in each]
     groups: dict[Any, list[int]] = {}
-    for place, one in enumerate(each):
+    for place, (one, drawing) in enumerate(zip(each, draws, strict=True)):
         # A head takes one penalty, step, temperature and filters, and allow lists of all rows.
-        drawing = one.drawing and (len(one.made), one.drawing[3:])
-        alike = one.options.repetition_penalty, one.options.allowed is None, drawing
+        settings = drawing and drawing[2:]
+        alike = one.options.repetition_penalty, one.options.allowed is None, settings
         groups.setdefault(alike, []).append(place)
-    if len(groups) == 1:
-        return _chosen(head, rows, each)
     ids, scanned = np.empty((2, len(each)), np.int32)
     proven = np.empty(len(each), np.bool_)
     for places in groups.values():
-        chosen = _chosen(head, rows[places], [each[place] for place in places])
-        ids[places], scanned[places], proven[places] = chosen
+        some = slice(None) if len(groups) == 1 else places
+        edits = [each[place].edits() for place in places]
+        drawing = draws[places[0]]
+        if drawing is not None:
+            drawn = (draws[place] for place in places)
+            seeds = np.concatenate([one.seeds for one in drawn if one is not None])
+            drawing = drawing._replace(seeds=seeds)
+        ids[some], scanned[some], proven[some] = head.choose(rows[some], edits, drawing)
     return Chosen(ids, scanned, proven)
-
-
-def _chosen(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
-    edits = [one.edits() for one in each]
-    drawing = each[0].drawing
-    if drawing is not None:
-        seeds = np.concatenate([one.drawing.seeds for one in each if one.drawing is not None])
-        drawing = drawing._replace(seeds=seeds, step=len(each[0].made))
-    return head.choose(rows, edits, drawing)

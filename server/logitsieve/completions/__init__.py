@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.watermark import WatermarkKey
 from logitsieve.server.config import MAX_PORT
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import check_ranges, option
@@ -26,6 +27,9 @@ class CompletionsConfig:
     lookup: bool = option(
         False, "Read ahead tokens that followed the last ones before, which changes no byte."
     )
+    watermark_key_file: Path | None = option(
+        None, "File of a secret of 16 to 64 bytes that marks all draws, for `logitsieve detect`."
+    )
     max_queue_size: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
     timeout_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
     stuck_s: float = option(
@@ -46,3 +50,9 @@ class CompletionsConfig:
         if self.api_key_file is not None and self.tls_cert is None and not is_loopback(self.host):
             allowed = "loopback: API keys do not travel as plain text, set tls_cert"
             raise InvalidRequest("host", self.host, allowed)
+        self.watermark()
+
+    def watermark(self) -> WatermarkKey | None:
+        """Return the key of the file; InvalidRequest unless it holds one."""
+        path = self.watermark_key_file
+        return None if path is None else WatermarkKey.read(path, "watermark_key_file")

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 from time import monotonic
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from logitsieve.api.errors import (
 )
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Int32
+from logitsieve.api.watermark import WatermarkKey
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
@@ -100,6 +101,7 @@ class DecodeLoop:
         waiting: int,
         widths: Mapping[bool, int] = MappingProxyType({False: 1, True: 1}),
         drafter: Callable[[], Drafter] | None = None,
+        watermark: WatermarkKey | None = None,
         journal: Journal | None = None,
         before_turn: Callable[[], object] = lambda: None,
         head_name: Callable[[], str] = lambda: "",
@@ -112,7 +114,7 @@ class DecodeLoop:
         self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
-        self._drafter = drafter
+        self._drafter, self._watermark = drafter, watermark
         self._journal = journal or Journal()
         self._head: OutputHead = attached.head
         self._free = set(range(self.context.sequences))
@@ -257,9 +259,8 @@ class DecodeLoop:
             self.end(task)
         elif done:
             task.rows = rows[-1:]
-            task.made = Continuation(
-                self.context, task.number, task.prompt, task.options, task.drawing
-            )
+            options = replace(task.options, watermark=self._watermark)
+            task.made = Continuation(self.context, task.number, task.prompt, options, task.drawing)
             if self._drafter is not None:
                 task.speculation = Speculation(self.context, task.made, self._drafter())
 

@@ -38,6 +38,7 @@ def answer(
         waiting=config.max_queue_size,
         widths=steady_sequences(attached.context),
         drafter=PromptLookup if config.lookup else None,
+        watermark=config.watermark(),
         journal=line.journal,
         before_turn=before_turn,
         head_name=head_name,

@@ -1,0 +1,45 @@
+"""Recognize a text of keyed draws by the noise of its ids.
+
+A draw takes the id with the largest x_i / T + G_i, and G_i = -log E_i with exponentials E_i. For
+ids that were drawn by other noise E is exponential too, u = e^-E uniform, and the sum of -log(1 -
+u) over n tokens has the law Gamma(n, 1); keyed draws take ids with a small E, so with a large term.
+"""
+
+from collections.abc import Sequence
+from math import exp, expm1, lgamma, log
+from typing import NamedTuple
+
+import numpy as np
+
+from logitsieve.api.checks import INT32_MAX, whole
+from logitsieve.api.watermark import WatermarkKey
+from logitsieve.kernels.sampling.gumbel import gumbel_noise
+
+
+class Detection(NamedTuple):
+    """How likely a text is one of a key."""
+
+    score: float  # the sum over tokens of -log(1 - u)
+    p_value: float  # of this score or a larger one without the key; 0 below 5e-324
+    tokens: int  # scored: all but the first `width` and those after a repeated context
+
+
+def detect_watermark(key: WatermarkKey, ids: Sequence[int]) -> Detection:
+    """Score a text's ids; a prompt among them adds noise. InvalidRequest names `ids`."""
+    text = [whole("ids", one, 0, INT32_MAX) for one in ids]
+    after: dict[tuple[int, ...], int] = {}  # the first id after each context
+    for end in range(key.width, len(text)):
+        after.setdefault(tuple(text[end - key.width : end]), text[end])
+    score, noise = 0.0, np.empty((1, 1))
+    for context, one in after.items():
+        gumbel_noise(key.seed_after(context), 0, np.array([[one]], np.int32), noise)
+        score -= log(-expm1(-exp(-noise[0, 0])))
+    return Detection(score, gamma_tail(len(after), score), len(after))
+
+
+def gamma_tail(count: int, score: float) -> float:
+    """Return P(X >= score) of X with the law Gamma(count, 1), by its sum of Poisson terms."""
+    if score <= 0:
+        return 1.0
+    terms = np.array([k * log(score) - lgamma(k + 1) for k in range(count)])
+    return min(1.0, exp(float(np.logaddexp.reduce(terms)) - score))
