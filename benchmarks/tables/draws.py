@@ -45,7 +45,7 @@ def draws(found: dict[str, Any]) -> str:
 
 
 def default_draws(found: dict[str, Any]) -> str:
-    """Mean microseconds at temperature 1, how many times those of `full`, and the errors of log p."""
+    """Mean microseconds at temperature 1, times those of `full`, and the errors of log p."""
     rows = []
     for name, one in found.items():
         shape = f"{name}: V = {one['vocab_size']:,}, D = {one['dim']:,}"
