@@ -11,7 +11,7 @@ LIMITS = {
     "lines of core/": 19_425,
     "lines of tests/": 43_439,
     "lines of tools/": 4_326,
-    "lines of benchmarks/": 8_778,
+    "lines of benchmarks/": 8_770,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -1,6 +1,6 @@
 """Repeat a table, figure or theorem of a paper: `python -m benchmarks.papers 001 --table 2`.
 
-Raw results go to benchmarks/results/papers; `make tables` fills docs/papers.md from them. Without a
+Raw results go to benchmarks/results/papers; `make tables` fills README.md here from them. Without a
 table or figure, list the ones that a paper has here.
 """
 
@@ -25,7 +25,7 @@ PAPERS: dict[str, dict[str, Run]] = {
 
 def main() -> None:
     parser = raw.parser(__doc__, "papers")
-    parser.add_argument("paper", choices=PAPERS, help="as docs/papers.md numbers them")
+    parser.add_argument("paper", choices=PAPERS, help="as benchmarks/papers/README.md numbers them")
     which = parser.add_mutually_exclusive_group()
     for kind in ("table", "figure", "theorem"):
         which.add_argument(f"--{kind}", dest="run", type=f"{kind} {{}}".format, metavar="NUMBER")

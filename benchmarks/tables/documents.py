@@ -13,7 +13,12 @@ BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", r
 ROOT = raw.RESULTS.parents[1]
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")]
+    for path in [
+        ROOT / "README.md",
+        ROOT / "benchmarks/README.md",
+        ROOT / "benchmarks/papers/README.md",
+        *ROOT.glob("docs/**/*.md"),
+    ]
 )
 FROZEN = "at commit aa2981c; no longer in the tree"
 COMMANDS = {  # what measures each raw file, by the beginning of its name

@@ -1,4 +1,4 @@
-"""docs/papers.md: what `python -m benchmarks.papers` and the race measured of the five papers."""
+"""What `python -m benchmarks.papers` and the race measured of the five papers."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -138,10 +138,10 @@ def test_a_raw_file_fills_its_table() -> None:
 
 
 def test_the_page_has_every_experiment() -> None:
-    page = (documents.ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    page = (documents.ROOT / "benchmarks/papers/README.md").read_text(encoding="utf-8")
     for paper, runs in PAPERS.items():
         for name in runs:
             command = f"{paper} --{name}"
-            assert command in page, f"docs/papers.md does not name {command}"
+            assert command in page, f"benchmarks/papers/README.md does not name {command}"
     for path in (raw.RESULTS / "papers").glob("*.json.gz"):
         assert f"papers, {path.name[:3]}" in page
