@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 FOLDER = str(Path(sys.modules[Server.__module__].__file__ or "").parent)
 # Entered by gRPC or an event loop, with nothing of ours around them.
 CALLED_BY_OTHERS = {
-    "Access.intercept_service",
+    "Entrance.service",
     "Intake.sweep",
     "Intake._sweep_soon",
     "PatientProtocol.connection_lost",

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from logitsieve.server.metrics import Call, Metrics
-from logitsieve.server.rpc.access import Access
+from logitsieve.server.rpc.entrance import Entrance
 from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.security import READ, ApiKeys
 from logitsieve.v1 import decoder_pb2 as pb
@@ -32,6 +32,9 @@ class Client(Context):
         super().__init__()
         self.messages: asyncio.Queue[Any] = asyncio.Queue()
         self.replies: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def invocation_metadata(self) -> Any:
+        return HEADER
 
     async def read(self) -> Any:
         return await self.messages.get()
@@ -74,12 +77,12 @@ class Streams:
     async def open(self, context: Client) -> asyncio.Task[None]:
         """Call as a port does, with the old key; return when the first message is answered."""
 
-        async def continuation(details: Any) -> grpc.RpcMethodHandler:
-            return grpc.stream_stream_rpc_method_handler(self._streams.decode)
-
-        access = Access(self._api_keys, READ, self.metrics)
+        decode = {"Decode": grpc.stream_stream_rpc_method_handler(self._streams.decode)}
+        service = grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", decode)
+        intakes = context.intake, context.intake
+        entrance = Entrance((service,), *intakes, self.metrics, self._api_keys, READ)
         details = SimpleNamespace(method=DECODE, invocation_metadata=HEADER)
-        handler: Any = await access.intercept_service(continuation, details)
+        handler: Any = entrance.service(details)
         call: asyncio.Task[None] = asyncio.ensure_future(handler.stream_stream(None, context))
         context.send(1)
         assert pb.DecodeResponse.FromString(await context.replies.get()).id == 1

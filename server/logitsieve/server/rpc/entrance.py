@@ -1,22 +1,28 @@
-"""All methods of a port. Their messages are read within its limits on memory and time."""
+"""All methods of a port. Their messages are read within its limits on memory and time.
+
+A call without an API key that the port takes ends before its message is read or waits.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
 
-from logitsieve.server.metrics import UNREAD, Call, Metrics
+from logitsieve.api.errors import ServiceError
+from logitsieve.server.metrics import UNKNOWN, UNREAD, Call, Metrics
 from logitsieve.server.rpc.handlers import Context, failed
 from logitsieve.server.rpc.health import HEALTH
 from logitsieve.server.rpc.intake import Arrived, Intake
-from logitsieve.server.rpc.status import abort, guarded
+from logitsieve.server.rpc.status import abort, ending, guarded, to_status
+from logitsieve.server.security import HEADER, ApiKeys
 
-Answer = Callable[[bytes, Context], Awaitable[Any]]
+Answer = Callable[[Any, Context], Awaitable[Any]]  # of a message, or of a stream's messages
 
 
 class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is untyped
-    """Calls the handlers of raw messages; health checks have memory of their own.
+    """Calls the handlers of raw messages; health checks have memory of their own, and no key.
 
     gRPC calls the handler of a unary call when it has read the message, be it never: so here all
     are handlers of streams, that read it themselves.
@@ -28,12 +34,34 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
         intake: Intake,
         probes: Intake,
         metrics: Metrics,
+        api_keys: ApiKeys | None,
+        scope: str,
     ) -> None:
         self._handlers, self._metrics = handlers, metrics
+        self._api_keys, self._scope = api_keys, scope
         self._intake, self._probes = intake, probes
         self._found: dict[str, grpc.RpcMethodHandler] = {}
 
     def service(self, details: Any) -> grpc.RpcMethodHandler | None:
+        try:
+            handler = self._handler(details)
+            if not details.method.startswith(HEALTH):
+                try:
+                    self._check_key(details.invocation_metadata)
+                except ServiceError as error:
+                    # A method name is a label only if the method exists.
+                    rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
+                    return ending(failed(error, Call(rpc), self._metrics))
+            return handler
+        except Exception as error:  # gRPC would send its text to the client
+            return ending(to_status(error))
+
+    def _check_key(self, metadata: Any) -> None:
+        if self._api_keys is not None:
+            header = next((str(value) for key, value in metadata or () if key == HEADER), "")
+            self._api_keys.check(header, self._scope)
+
+    def _handler(self, details: Any) -> grpc.RpcMethodHandler | None:
         method = details.method
         if method not in self._found:
             found = (handler.service(details) for handler in self._handlers)
@@ -46,7 +74,8 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
     def _reading(self, method: str, handler: Any) -> grpc.RpcMethodHandler:
         intake = self._probes if method.startswith(HEALTH) else self._intake
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_streamed(handler.stream_stream, intake))
+            answer = self._streaming(handler.stream_stream, intake)
+            return grpc.stream_stream_rpc_method_handler(answer)
         rpc = method.rpartition("/")[2]
         if handler.response_streaming:
             answer = self._answering(rpc, handler.unary_stream, intake)
@@ -70,10 +99,10 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
 
         return read_and_answer
 
+    def _streaming(self, answer: Answer, intake: Intake) -> Callable[..., Any]:
+        @guarded
+        async def read_and_answer(messages: object, context: Context) -> None:
+            check = partial(self._check_key, context.invocation_metadata())
+            await answer(messages, Arrived(context, intake, check_key=check))
 
-def _streamed(answer: Callable[..., Awaitable[None]], intake: Intake) -> Callable[..., Any]:
-    @guarded
-    async def read_and_answer(messages: object, context: Context) -> None:
-        await answer(messages, Arrived(context, intake))
-
-    return read_and_answer
+        return read_and_answer

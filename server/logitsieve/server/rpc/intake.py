@@ -313,10 +313,20 @@ class Held:
 
 
 class Arrived:
-    """gRPC's context of a call that was let in, with its intake and what is counted for it."""
+    """gRPC's context of a call that was let in, with its intake and what is counted for it.
 
-    def __init__(self, context: Any, intake: Intake, held: Held | None = None) -> None:
+    `check_key` raises a ServiceError once the port no longer takes the key of a stream.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        intake: Intake,
+        held: Held | None = None,
+        check_key: Callable[[], None] = lambda: None,
+    ) -> None:
         self._context, self.intake, self.held = context, intake, held
+        self.check_key = check_key
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

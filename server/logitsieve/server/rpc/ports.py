@@ -6,7 +6,6 @@ import logging
 import resource
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 import grpc
 
@@ -14,7 +13,6 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.logs import event
 from logitsieve.server.metrics import Metrics
-from logitsieve.server.rpc.access import Access
 from logitsieve.server.rpc.entrance import Entrance
 from logitsieve.server.rpc.intake import COPIES, Intake
 from logitsieve.server.rpc.reflection import reflection
@@ -73,11 +71,7 @@ class Ports:
         self._probes.append(probes)
         if config.reflection:
             handlers = (*handlers, *reflection(handlers))
-        interceptors: list[Any] = []
-        if self.api_keys is not None:  # no call without a key is read or waits
-            interceptors.append(Access(self.api_keys, scope, self._metrics))
         server = grpc.aio.server(
-            interceptors=interceptors,
             options=[
                 ("grpc.so_reuseport", 0),  # no two servers share a port by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
@@ -97,9 +91,10 @@ class Ports:
                 ("grpc.enable_channelz", 0),  # which would keep a record of each connection
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 *ages(config),
-            ],
+            ]
         )
-        server.add_generic_rpc_handlers((Entrance(handlers, intake, probes, self._metrics),))
+        entrance = Entrance(handlers, intake, probes, self._metrics, self.api_keys, scope)
+        server.add_generic_rpc_handlers((entrance,))
         return server
 
     def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:

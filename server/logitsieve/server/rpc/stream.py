@@ -14,7 +14,6 @@ import grpc
 from logitsieve.api.errors import InvalidRequest, Overloaded, ServiceError, Unavailable
 from logitsieve.server.logs import REQUEST_ID
 from logitsieve.server.metrics import STREAMS, UNREAD, Call, Metrics
-from logitsieve.server.rpc.access import CHECK
 from logitsieve.server.rpc.codec import to_decode_response
 from logitsieve.server.rpc.handlers import Context, failed, parse, peer_of, read_metadata
 from logitsieve.server.rpc.intake import Held
@@ -120,7 +119,7 @@ class _Stream:
     def __init__(
         self, context: Context, reply: Callable[[_Message, Context], Awaitable[bytes]], seat: Seat
     ) -> None:
-        self._context, self._reply, self._seat, self._check = context, reply, seat, CHECK.get()
+        self._context, self._reply, self._seat = context, reply, seat
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._handler: asyncio.Task[None] | None = None
@@ -145,7 +144,7 @@ class _Stream:
     async def _watch(self, recheck_s: float) -> None:
         while True:
             await asyncio.sleep(recheck_s)
-            self._check()
+            self._context.check_key()
 
     def end(self) -> None:
         self._ended = True
@@ -184,7 +183,7 @@ class _Stream:
                 return None
             finally:
                 self._reader = None
-            self._check()
+            self._context.check_key()
             if message is grpc.aio.EOF:
                 self._ended = True
                 return None
