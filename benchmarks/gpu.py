@@ -21,12 +21,12 @@ from torch.nn.functional import linear
 
 from benchmarks import raw
 from benchmarks.race.synthetic import generate
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import device_named, name_of
 from logitsieve.gpu.gpu_engine import GpuBackend
 from logitsieve.heads import HEADS, Softmax, make_heads
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.full import DrawOptions
 from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.utils.floats import narrowed
 
@@ -119,7 +119,7 @@ def calls(
         for name, head in made.heads.items():
             yield name, k, partial(head.topk, hidden_states, k)
     yield "torch", 0, lambda: linear(stored, weight, bias).softmax(1).multinomial(1)
-    yield "full", 0, partial(made.heads["full"].draw, rows, DrawOptions(1, seeds))
+    yield "full", 0, partial(made.heads["full"].draw, rows, Sampling(1, seeds))
 
 
 def product_and_topk(hidden_states: Tensor, weight: Tensor, bias: Tensor, k: int) -> object:

@@ -11,7 +11,7 @@ from logitsieve.api.keywords import MAX_ERROR
 from logitsieve.api.requests import Sampling
 from logitsieve.decoding import LocalDecoder, sampler
 from logitsieve.decoding.normalizers import Query
-from logitsieve.heads.full import DrawOptions, FullHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import open_index
 from logitsieve.index.manifest import HeadEntry
@@ -181,18 +181,18 @@ def test_graded_draws_follow_the_softmax(
 def test_rows_above_a_floor_are_complete(graded: LocalDecoder, k: int) -> None:
     """A floor of noise is at or above the value that a draw needs, one of min-p where it ends."""
     head, seeds = cast(SketchHead, graded.index.head("sketch")), np.arange(5, dtype=np.uint64)
-    for options in (DrawOptions(2, seeds), DrawOptions(0, seeds, min_p=0.1, scale=1.25)):
-        best, floors = head.needed(HIDDEN, k, options, summed=False)
+    for how, scale in ((Sampling(2, seeds), 1.0), (Sampling(0, seeds, min_p=0.1), 1.25)):
+        best, floors = head.needed(HIDDEN, k, how, scale, summed=False)
         for row, logits in enumerate(LOGITS):
             order = np.argsort(-logits, kind="stable")[:k]
             complete = logits[order] >= floors[row]
             np.testing.assert_array_equal(best.ids[row, : complete.sum()], order[complete])
             assert (np.diff(best.logits[row]) <= 0).all()
         assert not best.proven.any()
-        if options.min_p:
-            wanted = LOGITS.max(axis=1) + np.log(options.min_p) / options.scale
+        if how.min_p:
+            wanted = LOGITS.max(axis=1) + np.log(how.min_p) / scale
             np.testing.assert_allclose(floors, wanted, atol=1e-5)
-    assert (head.needed(HIDDEN, k, DrawOptions(0, seeds), summed=False)[1] == -np.inf).all()
+    assert (head.needed(HIDDEN, k, Sampling(0, seeds), summed=False)[1] == -np.inf).all()
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -215,10 +215,8 @@ def test_a_rough_interval_decides_draws_that_the_best_ids_leave_open(
     scales = (0.02, 0.1, 0.3, 0.6, 1.0)
     hidden_states = np.concatenate([make_hidden(40, 192, scale=each) for each in scales])
     seeds = np.arange(200, dtype=np.uint64)
-    drawn = DrawOptions(1, seeds, 0, 1 / options.get("temperature", 1.0), None, options["top_p"])
-    wanted = (
-        FullHead(SOFTMAX).draw(hidden_states, drawn._replace(min_p=options.get("min_p", 0.0))).ids
-    )
+    how = Sampling(1, seeds, **options)
+    wanted = FullHead(SOFTMAX).draw(hidden_states, how, how.scale).ids
     for head in ("full", "sketch"):
         found = graded.sample(hidden_states, seeds=seeds, head=head, log_probs=False, **options).ids
         np.testing.assert_array_equal(found, wanted)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.requests import Sampling
 from logitsieve.heads import FullHead, ScreenHead, Softmax
-from logitsieve.heads.full import DrawOptions
 from logitsieve.heads.sketch import SketchHead
 from tests.oracle import best, logits64
 from tests.synthetic import sketch_head, usual_sketch
@@ -109,9 +109,8 @@ def test_draws_are_those_of_the_product(
 ) -> None:
     asked = np.ascontiguousarray(contexts[::6])
     seeds = np.arange(len(asked), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # large ones
-    options = DrawOptions(1, seeds, scale=1 / temperature)
-    expected = FullHead(softmax).draw(asked, options).ids[:, 0]
-    by_bounds = head.draw(asked, options)
+    expected = FullHead(softmax).draw(asked, Sampling(1, seeds), 1 / temperature).ids[:, 0]
+    by_bounds = head.draw(asked, Sampling(1, seeds), 1 / temperature)
     drawn = [
         nano.sketch_draw(plain(softmax), sketch, h, temperature, int(seed))
         for h, seed in zip(asked, seeds, strict=True)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numba import njit
 
+from logitsieve.api.requests import Sampling
 from logitsieve.gpu import gumbel_draws as module
 from logitsieve.gpu.gumbel_draws import fields_of, gumbel_noise, weights_of
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.full import DrawOptions
 from logitsieve.kernels.sampling.gumbel import noise_of
 from tests.gpu.opened import make_gpu_heads, there
 from tests.oracle import logits64
@@ -58,10 +58,10 @@ def some_edits() -> Edits:
     ("scale", "edits"), [(1.0, None), (1000.0, None), (0.25, some_edits()), (1.0, some_edits())]
 )
 def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: Any) -> None:
-    asked = DrawOptions(40, SEEDS, 3, scale, edits, top_p, min_p)
-    expected = HOST.draw(HIDDEN, asked)
+    asked = Sampling(40, SEEDS, 3, top_p=top_p, min_p=min_p), scale, edits
+    expected = HOST.draw(HIDDEN, *asked)
     for name in ("full", "sketch"):
-        found = HEADS[name].draw(HIDDEN, asked)
+        found = HEADS[name].draw(HIDDEN, *asked)
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_array_equal(found.scanned, expected.scanned)
         np.testing.assert_allclose(found.log_z, expected.log_z, atol=1e-11)
@@ -69,14 +69,14 @@ def test_draws_are_the_hosts(top_p: float, min_p: float, scale: float, edits: An
 
 @pytest.mark.parametrize("first_id", [32, 1 << 20])
 def test_ids_may_begin_anywhere(first_id: int) -> None:
-    asked = DrawOptions(40, SEEDS, first_id=first_id)
-    found = HEADS["full"].draw(HIDDEN, asked).ids
-    np.testing.assert_array_equal(found, HOST.draw(HIDDEN, asked).ids)
-    assert (found != HOST.draw(HIDDEN, DrawOptions(40, SEEDS)).ids).any()
+    found = HEADS["full"].draw(HIDDEN, Sampling(40, SEEDS), first_id=first_id).ids
+    expected = HOST.draw(HIDDEN, Sampling(40, SEEDS), first_id=first_id).ids
+    np.testing.assert_array_equal(found, expected)
+    assert (found != HOST.draw(HIDDEN, Sampling(40, SEEDS)).ids).any()
 
 
 def test_draws_and_batches_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = DrawOptions(40, SEEDS, 3)
+    asked = Sampling(40, SEEDS, 3)
     whole = HEADS["full"].draw(HIDDEN, asked)
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)
     monkeypatch.setattr("logitsieve.gpu.matrix.LOGITS_AT_ONCE", 2 * SOFTMAX.vocab_size)

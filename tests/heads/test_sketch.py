@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.requests import Sampling
 from logitsieve.heads import FullHead, SketchHead, Softmax
-from logitsieve.heads.full import DrawOptions
 from logitsieve.heads.sketch import GRADES
 from logitsieve.kernels.simd.shorts import INFINITE
 from logitsieve.kernels.topk.merge import HIGH, LOW
@@ -168,8 +168,8 @@ def test_log_z_and_draws_take_the_dense_product() -> None:
     log_z = head.log_z(hidden_states, 1.0, width=1e-4)
     assert (log_z[:, HIGH] - log_z[:, LOW] <= 1e-4).all()
     seeds = np.arange(len(hidden_states), dtype=np.uint64)
-    ids, _, scanned = head.draw(hidden_states, DrawOptions(1, seeds))
-    np.testing.assert_array_equal(ids, full.draw(hidden_states, DrawOptions(1, seeds)).ids)
+    ids, _, scanned = head.draw(hidden_states, Sampling(1, seeds))
+    np.testing.assert_array_equal(ids, full.draw(hidden_states, Sampling(1, seeds)).ids)
     assert (scanned == 2000).all()
 
 

@@ -62,7 +62,7 @@ def names_of_console() -> set[str]:
 
     decoder: Any = SimpleNamespace(sample=sample, index=SimpleNamespace(vocab_size=9))
     with pytest.raises(StopIteration):
-        draws(decoder, HIDDEN[:1], {}, ServeConfig())
+        draws(decoder, HIDDEN[:1], dict.fromkeys(FILTERS, 1), ServeConfig())
     return asked
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, UInt64
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.full import DrawOptions, FullHead
+from logitsieve.heads.full import FullHead
 from tests.log_z import interval_of, log_z_in
 from tests.oracle import logits64
 from tools.attacks.decoders import KINDS, Hard, decoding
@@ -57,13 +58,13 @@ def lawful(random: Generator, kind: str) -> Tally:
         scale = float(random.choice(SCALES))
         top_p = float(random.choice([1.0, 1.0, 0.95, 0.5, 1e-6, random.random()]))
         min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9, 1.0]))
-        options = DrawOptions(SAMPLES, seeds, step, scale, edits, top_p, min_p)
+        how = Sampling(SAMPLES, seeds, step, top_p=top_p, min_p=min_p)
         left, unsure = remaining(logits, scale, top_p, min_p)
         values = noisy(logits, scale, seeds, step)
-        ids, _, _ = full.draw(hidden_states, options)
+        ids, _, _ = full.draw(hidden_states, how, scale, edits)
         name = f"scale {scale} top-p {top_p} min-p {min_p}"
         tally.join(judged(f"full {name}", ids, values, left, unsure))
-        ids, fields, _ = sketch.draw(hidden_states, options)
+        ids, fields, _ = sketch.draw(hidden_states, how, scale, edits)
         tally.join(judged(f"sketch {name}", ids, values, left, unsure))
         narrow = width if top_p == 1.0 and min_p == 0.0 else np.inf
         tally.join(enclosed(name, interval_of(fields, scale), logits, left, unsure, scale, narrow))

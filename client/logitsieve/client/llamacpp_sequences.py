@@ -65,8 +65,7 @@ class GenerationOptions:
 
     def drawing(self, sequences: int) -> Sampling | None:
         """Return the options of draws at step 0; None if greedy."""
-        names = "seeds", "temperature", "top_k", "top_p", "min_p"
-        options: Any = {name: getattr(self, name) for name in names}
+        options: Any = {name: vars(self)[name] for name in Sampling._fields if name in vars(self)}
         checked = Sampling.of(sequences, 1, options)
         return checked if checked.temperature > 0 else None
 

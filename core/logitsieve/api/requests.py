@@ -37,21 +37,37 @@ MOST_STEPS = 1 << 64
 COLDEST, HOTTEST = 1e-5, 1e4  # temperatures other than 0
 LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
 STEEPEST = 10.0  # exponent of the length penalty
+FILTERS, NO_FILTERS = ("top_p", "min_p"), (1.0, 0.0)  # by probability, and values that remove no id
 SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, in the bits of an int64
 
 
 class Sampling(NamedTuple):
-    """Checked options of a draw; see `SampleOptions`."""
+    """Checked options of a draw, as heads and kernels take them; see `SampleOptions`."""
 
     samples: int
     seeds: UInt64  # [B]
-    step: int
-    temperature: float
-    top_k: int  # 0: all
-    top_p: float
-    min_p: float
+    step: int = 0
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
     log_probs: bool = True
     replace: bool = True
+
+    @property
+    def scale(self) -> float:
+        """The factor of logits, 1 / temperature; 1 at temperature 0, where one id is left."""
+        return 1.0 / (self.temperature or 1.0)
+
+    @property
+    def filters(self) -> tuple[float, float]:
+        """The values of FILTERS, in the order in which kernels take and apply them."""
+        return self.top_p, self.min_p
+
+    @property
+    def filtered(self) -> bool:
+        """True if an id may be removed by its probability."""
+        return self.filters != NO_FILTERS
 
     @classmethod
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:

@@ -29,7 +29,6 @@ from logitsieve.decoding.sampler import (
     Draws,
     Shortlist,
     found_best,
-    is_filtered,
     left_by_filters,
     listed_with_log_z,
     redrawn,
@@ -61,7 +60,7 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0:
         draws = _from_lists(query, how, shortlist(query, how), allow_list)
-    elif is_filtered(how):
+    elif how.filtered:
         draws = _from_filtered(query, how)
     elif how.samples > MOST_BY_BEST:
         draws = _from_sorted(query, how)

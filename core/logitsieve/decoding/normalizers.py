@@ -17,7 +17,7 @@ from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provena
 from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, token_logits
 from logitsieve.heads._base.edits import Edits, among, keys_of
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
-from logitsieve.heads.full import Drawn, DrawOptions, FullHead
+from logitsieve.heads.full import Drawn, FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
@@ -114,14 +114,8 @@ class Query(NamedTuple):
 
     def draw(self, how: Sampling) -> Drawn:
         """Draw from all ids that filters leave, by the answering head, `full` or `sketch`."""
-        return cast(FullHead, self.head).draw(self.hidden_states, self.options(how))
-
-    def options(self, how: Sampling) -> DrawOptions:
-        """Return the options of draws from this distribution."""
-        return DrawOptions(
-            how.samples, how.seeds, how.step, self.scale, self.edits,
-            how.top_p, how.min_p, self.index.first_id,
-        )  # fmt: skip
+        head, first_id = cast(FullHead, self.head), self.index.first_id
+        return head.draw(self.hidden_states, how, self.scale, self.edits, first_id)
 
 
 class Normalizer(ABC):

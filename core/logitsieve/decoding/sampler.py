@@ -97,7 +97,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     if allow_list or how.top_k > 0 or how.temperature == 0.0:
         return _from_lists(query, how, shortlist(query, how), allow_list)
     if how.temperature != 1.0:
-        query = query._replace(scale=1.0 / how.temperature)
+        query = query._replace(scale=how.scale)
     if query.head.quick_best:
         scored, few = how.log_probs or normalizer is not None, _suits_best(query, how, MOST_OPEN)
         if how.min_p >= LEAST_MIN_P and how.top_p == 1.0:
@@ -136,11 +136,6 @@ def _selects(query: Query, k: int) -> bool:
     if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
         return False
     return head.selects(k, len(query.hidden_states))
-
-
-def is_filtered(how: Sampling) -> bool:
-    """Whether top-p or min-p may leave fewer ids."""
-    return how.top_p < 1.0 or how.min_p > 0.0
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
@@ -199,7 +194,7 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
     best, floors, _ = _needed(query, how)
     draws = _beyond(query, how, best, floors, _unknown(len(query.hidden_states)))
-    if not is_filtered(how):
+    if not how.filtered:
         return draws
     open_ = (draws.ids == OPEN).any(axis=1)
     again = _by_interval if query.edits is None else _from_nucleus
@@ -279,7 +274,8 @@ def found_best(
     if query.edits is not None or not _selects(query, k):
         return _best(query, most)[0], _no_floors(rows), None
     head = cast(SketchHead, query.head)
-    best, floors = head.needed(query.hidden_states, k, query.options(how), summed=summed)
+    distribution = query.scale, query.index.first_id
+    best, floors = head.needed(query.hidden_states, k, how, *distribution, summed=summed)
     found, log_z = found_by(head, best, query.scale, summed)
     return found, floors, log_z
 
@@ -293,7 +289,7 @@ def _beyond(
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
         best_sample.entry(), index.softmax.address, query.hidden_states, best.ids, best.logits,
-        floors, how.seeds, how.step, query.scale, how.top_p, how.min_p, index.first_id, *edits,
+        floors, how.seeds, how.step, query.scale, *how.filters, index.first_id, *edits,
         log_z, ids, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
@@ -345,7 +341,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
     """Draw from lists; `bounded`: proven to hold all that is drawn from."""
     rows = len(query.hidden_states)
     places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
-    scale = 1.0 / (how.temperature or 1.0)  # at 0 there is one id to choose from
+    scale = how.scale
     noise = how.seeds, how.step, scale
     list_sample(lists.offsets, lists.ids, lists.logits, *noise, query.index.first_id, places)
     csr_log_z(lists.offsets, lists.logits, scale, fields)
@@ -356,7 +352,7 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
-    fallback = is_filtered(how) and query.head.name not in DRAWS
+    fallback = how.filtered and query.head.name not in DRAWS
     if fallback:
         names = SKETCH.name, FULL.name
         name = next(name for name in names if name in query.index.heads)
@@ -369,7 +365,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     if not how.log_probs and normalizer is None:
         return _unscored(drawn.ids, provenance)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
-    if is_filtered(how):
+    if how.filtered:
         normalizer = CANDIDATES  # among the filtered ids
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
@@ -382,7 +378,7 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
 def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
     """Draw by the best ids and log Z if these probably suffice, else by all logits."""
     own = FULL if query.head.name == FULL.name else SKETCH
-    few = query.head.quick_best and not is_filtered(how) and _suits_best(query, how, MOST_OPEN)
+    few = query.head.quick_best and not how.filtered and _suits_best(query, how, MOST_OPEN)
     if own is SKETCH and few:
         best, _, log_z = listed_with_log_z(query, BEST)
         draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
@@ -428,9 +424,8 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     most = 1 if how.temperature == 0.0 else how.top_k
     best, _, _ = found_best(query, how._replace(samples=0, min_p=0.0), most)
     wanted = _lengths(best)
-    lengths, scale = np.empty(len(wanted), np.int64), 1.0 / (how.temperature or 1.0)
-    logits = best.logits[_first(best, wanted)]
-    cut_lists(offsets_of(wanted), logits, scale, how.top_p, how.min_p, lengths)
+    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
+    cut_lists(offsets_of(wanted), logits, how.scale, *how.filters, lengths)
     return _cut(best, lengths)
 
 
@@ -446,8 +441,7 @@ def left_by_filters(
     Rows that it cannot tell get one id.
     """
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
-    filters = how.top_p, how.min_p, log_z.fields
-    cut_best(offsets_of(wanted), logits, log_z.scale, *filters, lengths)
+    cut_best(offsets_of(wanted), logits, log_z.scale, *how.filters, log_z.fields, lengths)
     return _cut(best, np.maximum(lengths, 1)), lengths
 
 

@@ -19,7 +19,14 @@ from logitsieve.api.errors import (
     Unavailable,
 )
 from logitsieve.api.keywords import ModelSpec, Purpose
-from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
+from logitsieve.api.requests import (
+    FILTERS,
+    NO_FILTERS,
+    BeamStepRequest,
+    SampleRequest,
+    ScoreRequest,
+    TopKRequest,
+)
 from logitsieve.api.results import (
     Answer,
     ArrayLike,
@@ -193,9 +200,10 @@ class ShardedEngine(EngineBase):
             refuse_more(how.samples, self._decoder.vocab_size)
         if how.temperature == 0.0:
             how = how._replace(top_k=1, temperature=1.0)
-        for name, off in (("top_p", 1.0), ("min_p", 0.0)):
-            if not how.top_k and (value := getattr(how, name)) != off:
-                raise InvalidRequest(name, value, f"{off:g} over shards, or a top_k beside it")
+        if how.filtered and not how.top_k:
+            filters = zip(FILTERS, how.filters, NO_FILTERS, strict=True)
+            name, value, off = next(each for each in filters if each[1] != each[2])
+            raise InvalidRequest(name, value, f"{off:g} over shards, or a top_k beside it")
         if how.top_k:
             k = min(how.top_k, self._decoder.vocab_size)
             question = partial(

@@ -239,7 +239,7 @@ def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
         kept &= np.cumsum(chances, axis=1) - chances < how.top_p
     kept[:, 0] = True
     ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -np.inf)
-    sure = np.full(len(ids), how.top_p == 1.0 and how.min_p == 0.0)
+    sure = np.full(len(ids), not how.filtered)
     return proven_where(sure, ShardCandidates(ids, logits, logit_error, best.log_z, best.answer))
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from triton import cdiv
 
+from logitsieve.api.requests import Sampling
 from logitsieve.gpu.kernels import gumbel_kernel
 from logitsieve.gpu.matrix import LOGITS_AT_ONCE
-from logitsieve.heads.full import DrawOptions
 from logitsieve.kernels.sampling import gumbel
 from logitsieve.kernels.sampling.gumbel import BLOCK
 from logitsieve.kernels.sampling.log_z import LOG_ERROR, SPREAD, STEP, TINY
@@ -26,25 +26,27 @@ LEAST_NOISE = int(LEAST)
 WORD = 0xFFFFFFFF
 
 
-def draw(logits: Tensor, seeds: Tensor, options: DrawOptions) -> tuple[Tensor, Tensor]:
-    """Return ids [B, N] int32 as `options` ask, and log Z [B, 4] of the filtered ids.
+def draw(
+    logits: Tensor, seeds: Tensor, how: Sampling, scale: float, first_id: int
+) -> tuple[Tensor, Tensor]:
+    """Return ids [B, N] int32 as `FullHead.draw` does, and log Z [B, 4] of the filtered ids.
 
     logits [B, V] float64 as edited, -inf to exclude; seeds [B] int64, the bits of uint64.
     """
     rows, vocab_size = logits.shape
-    weights, top, best = weights_of(logits, options.scale)
-    scaled = logits.sub(top[:, None]).mul_(options.scale)
-    if options.filtered:
-        left = weights >= options.min_p
-        if options.top_p < 1.0:
-            left &= nucleus(logits, weights, options.top_p)
+    weights, top, best = weights_of(logits, scale)
+    scaled = logits.sub(top[:, None]).mul_(scale)
+    if how.filtered:
+        left = weights >= how.min_p
+        if how.top_p < 1.0:
+            left &= nucleus(logits, weights, how.top_p)
         weights, scaled = weights * left, scaled.masked_fill(~left, -torch.inf)
-    ids = torch.empty((rows, options.samples), dtype=torch.int32, device=logits.device)
-    named = range(options.first_id, options.first_id + vocab_size)
+    ids = torch.empty((rows, how.samples), dtype=torch.int32, device=logits.device)
+    named = range(first_id, first_id + vocab_size)
     most = max(1, LOGITS_AT_ONCE // (rows * vocab_size))
-    for first in range(0, options.samples, most):
-        draws = range(first, min(first + most, options.samples))
-        noisy = gumbel_noise(seeds, options.step, draws, named).add_(scaled[:, None])
+    for first in range(0, how.samples, most):
+        draws = range(first, min(first + most, how.samples))
+        noisy = gumbel_noise(seeds, how.step, draws, named).add_(scaled[:, None])
         ids[:, draws.start : draws.stop] = noisy.argmax(dim=2)  # the first of equal ones
     return ids, fields_of(weights, top, best)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.gpu.device import computing, to_device, to_host
 from logitsieve.gpu.device_head import DeviceHead, Ranked, joined, rank, rank_all, rank_by_scores
@@ -21,7 +22,7 @@ from logitsieve.gpu.matrix import exact_logits
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import by_knob
 from logitsieve.heads._base.spec import Arrays
-from logitsieve.heads.full import Drawn, DrawOptions, FullHead
+from logitsieve.heads.full import Drawn, FullHead
 from logitsieve.heads.screen import ScreenHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
@@ -59,11 +60,14 @@ class GpuFull(AllRows, FullHead):
             found, log_z = self.find_all(rows, k, True), self._log_z(rows, scale)
             return to_host(found.ids), to_host(found.logits), to_host(log_z)
 
-    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+    def draw(
+        self, hidden_states: Float32, how: Sampling, scale: float = 1.0,
+        edits: Edits | None = None, first_id: int = 0,
+    ) -> Drawn:  # fmt: skip
         with self.uploaded(hidden_states) as rows:
-            keys = to_device(options.seeds.view(np.int64), rows.device)
-            parts = self._all(rows, options.edits)
-            drawn = [draw(logits, keys[part], options) for part, logits in parts]
+            keys = to_device(how.seeds.view(np.int64), rows.device)
+            parts = self._all(rows, edits)
+            drawn = [draw(logits, keys[part], how, scale, first_id) for part, logits in parts]
             ids, log_z = (to_host(torch.cat(each)) for each in zip(*drawn, strict=True))
         return Drawn(ids, log_z, np.full(len(ids), self._vocab_size, np.int32))
 
@@ -117,9 +121,6 @@ class GpuSketch(AllRows, SketchHead):
         self, hidden_states: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
         return self._full.log_z(hidden_states, scale, edits)
-
-    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
-        return self._full.draw(hidden_states, options)
 
 
 class DeviceLists(NamedTuple):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, UInt64
+from logitsieve.api.requests import Sampling
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32
 from logitsieve.heads._base.edits import Edits, no_edits
 from logitsieve.heads._base.head import ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
@@ -18,23 +19,6 @@ from logitsieve.kernels.sampling.log_z import dense_log_z
 from logitsieve.kernels.topk.descriptor import LARGEST_NORM, UNIT32
 from logitsieve.kernels.topk.exact_topk import dense_topk
 from logitsieve.kernels.topk.merge import FIELDS
-
-
-class DrawOptions(NamedTuple):
-    """Draws from softmax(scale x logits) for B rows of hidden_states."""
-
-    samples: int  # per row
-    seeds: UInt64  # [B]
-    step: int = 0
-    scale: float = 1.0  # 1 / temperature
-    edits: Edits | None = None
-    top_p: float = 1.0  # before min_p
-    min_p: float = 0.0
-    first_id: int = 0  # row i of W has the noise of id first_id + i; a multiple of 32
-
-    @property
-    def filtered(self) -> bool:
-        return self.top_p < 1.0 or self.min_p > 0.0
 
 
 class Drawn(NamedTuple):
@@ -88,12 +72,19 @@ class FullHead(Head):
         norms = np.linalg.norm(hidden_states.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
 
-    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
-        """Draw for each row of hidden_states [B, D], with log Z to 1e-12."""
+    def draw(
+        self, hidden_states: Float32, how: Sampling, scale: float = 1.0,
+        edits: Edits | None = None, first_id: int = 0,
+    ) -> Drawn:  # fmt: skip
+        """Draw from softmax(scale x logits) for each row of hidden_states [B, D].
+
+        log Z is right to 1e-12. Row i of W has the noise of id first_id + i, first_id a multiple of
+        32.
+        """
         rows = len(hidden_states)
-        samples, seeds, step, scale, edits, top_p, min_p, first_id = options
-        ids, log_z = np.empty((rows, samples), np.int32), np.empty((rows, FIELDS))
-        asked = seeds, step, scale, top_p, min_p, first_id, *(edits or no_edits(rows)).arrays
+        ids, log_z = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
+        changed = (edits or no_edits(rows)).arrays
+        asked = how.seeds, how.step, scale, *how.filters, first_id, *changed
         draw = partial(gumbel_sample.entry(), self._address, hidden_states, *asked, ids, log_z)
         refuse_first(run_slices(draw, rows, self._threads))
         return Drawn(ids, log_z, np.full(rows, self._vocab_size, np.int32))
@@ -104,4 +95,4 @@ class FullHead(Head):
         self._softmax.logits(zeros, np.zeros(2, np.int64), np.empty(0, np.int32))
         self.log_z(zeros, 1.0)
         self.quick_log_z(zeros)
-        self.draw(zeros, DrawOptions(1, seeds))
+        self.draw(zeros, Sampling(1, seeds))

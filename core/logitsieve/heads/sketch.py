@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
+from logitsieve.api.requests import Sampling
 from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, TopK
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import (
@@ -25,7 +26,7 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
-from logitsieve.heads.full import Drawn, DrawOptions, FullHead
+from logitsieve.heads.full import Drawn, FullHead
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
@@ -152,21 +153,22 @@ class SketchHead(Head):
         """
         if not self.estimates_at(scale, k):
             return super().best_with_log_z(hidden_states, k, scale)
-        noiseless = DrawOptions(0, np.zeros(len(hidden_states), np.uint64), scale=scale)
-        return self.needed(hidden_states, k, noiseless, summed=True)[0]
+        noiseless = Sampling(0, np.zeros(len(hidden_states), np.uint64))
+        return self.needed(hidden_states, k, noiseless, scale, summed=True)[0]
 
     def needed(
-        self, hidden_states: Float32, k: int, options: DrawOptions, *, summed: bool
-    ) -> tuple[BestWithLogZ, Float64]:
+        self, hidden_states: Float32, k: int, how: Sampling, scale: float = 1.0, first_id: int = 0,
+        *, summed: bool,
+    ) -> tuple[BestWithLogZ, Float64]:  # fmt: skip
         """Return the k best rows as far as draws need them, and floors [B] of their logits.
 
         Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
         min_p forbids them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
         """
         best = empty_best(len(hidden_states), k)
-        share = log(options.min_p) - CLOSE if options.min_p > 0.0 else -inf
+        share = log(how.min_p) - CLOSE if how.min_p > 0.0 else -inf
         asked = (
-            options.scale, summed, options.seeds, options.step, options.samples, options.first_id,
+            scale, summed, how.seeds, how.step, how.samples, first_id,
             log(self._vocab_size / OTHERS), share,
         )  # fmt: skip
         made = (INT32, k), (FLOAT64, k), (FLOAT64, SUMS), (INT32,), (FLOAT64,)
@@ -175,7 +177,7 @@ class SketchHead(Head):
         ids, logits, sums, computed, floors = found
         merge_shares(ids, logits, best.ids, best.logits)
         if summed:
-            estimate_log_z(sums, best.logits, options.scale, best.log_z, best.errors)
+            estimate_log_z(sums, best.logits, scale, best.log_z, best.errors)
         self._add_scanned(computed, best.scanned)
         best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)
@@ -225,9 +227,12 @@ class SketchHead(Head):
                 log_z[rows] = find(hidden_states[rows], scale, changed)
         return log_z
 
-    def draw(self, hidden_states: Float32, options: DrawOptions) -> Drawn:
+    def draw(
+        self, hidden_states: Float32, how: Sampling, scale: float = 1.0,
+        edits: Edits | None = None, first_id: int = 0,
+    ) -> Drawn:  # fmt: skip
         """Return the draws of head `full` for each hidden state, and an interval of log Z."""
-        return self._full.draw(hidden_states, options)
+        return self._full.draw(hidden_states, how, scale, edits, first_id)
 
     @cached_property
     def _full(self) -> FullHead:
@@ -236,5 +241,5 @@ class SketchHead(Head):
     def warm(self) -> None:
         super().warm()
         zeros, seeds = np.zeros((1, self._dim), np.float32), np.zeros(1, np.uint64)
-        self.draw(zeros, DrawOptions(1, seeds))
+        self.draw(zeros, Sampling(1, seeds))
         self.log_z(zeros, 1.0)

@@ -94,6 +94,9 @@ COMMON: dict[str, Checker] = {
     "stream_options": stream_options,
     "user": text,
 }
+UNCHANGED = (  # fields that `GenerationOptions` takes as they are
+    *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop"),
+)
 COMPLETION: dict[str, Checker] = {
     **COMMON,
     "prompt": anything,
@@ -196,15 +199,10 @@ def _asked(
         temperature=given.get("temperature", 1.0),
         top_k=max(given.get("top_k", 0), 0),
         top_p=given.get("top_p", 1.0) or float(np.nextafter(0.0, 1.0)),
-        min_p=given.get("min_p", 0.0),
         seeds=None if seed == RANDOM else seed % (WIDEST_SEED + 1),
-        repetition_penalty=given.get("repetition_penalty", 1.0),
-        presence_penalty=given.get("presence_penalty", 0.0),
-        frequency_penalty=given.get("frequency_penalty", 0.0),
         penalized=1 << 30,
         penalize_prompt=False,
-        logit_bias=given.get("logit_bias", {}),
-        stop=given.get("stop", ()),
+        **{name: given[name] for name in UNCHANGED if name in given},
     )
     options.drawing(1)  # InvalidRequest if no head can draw by these
     return Asked(

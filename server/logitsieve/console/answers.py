@@ -11,13 +11,13 @@ from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
-from logitsieve.api.requests import MOST_STEPS
+from logitsieve.api.requests import FILTERS, MOST_STEPS
 from logitsieve.api.results import Answer, Float32, Int32
 from logitsieve.console.questions import (
     LONGEST,
     Question,
     read_constraints,
-    read_number,
+    read_numbers,
     read_spec,
     read_whole,
     read_word,
@@ -89,10 +89,8 @@ def draws(
         samples,
         constraints=read_constraints(decoder.index, question, config),
         seeds=[seed],
-        temperature=read_number(question, "temperature", 1.0),
         top_k=top_k,
-        top_p=read_number(question, "top_p", 1.0),
-        min_p=read_number(question, "min_p", 0.0),
+        **read_numbers(question, "temperature", *FILTERS),
         **read_spec(question),
     )
     ids, first, counts = np.unique(reply.ids[0], return_index=True, return_counts=True)

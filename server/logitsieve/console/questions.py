@@ -79,10 +79,14 @@ def read_whole(question: Question, field: str, default: int, most: int) -> int:
     return whole(field, question.get(field, default), 1, most)
 
 
-def read_number(question: Question, field: str, default: float) -> float:
-    value = question.get(field, default)
+def read_numbers(question: Question, *fields: str) -> dict[str, Any]:
+    """Return those of the fields that the question has, as floats."""
+    return {field: _number(field, question[field]) for field in fields if field in question}
+
+
+def _number(field: str, value: object) -> float:
     try:
-        if type(value) in (int, float):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
     except OverflowError:
         pass

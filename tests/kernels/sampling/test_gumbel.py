@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.requests import Sampling
 from logitsieve.heads import Softmax
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads.full import Drawn, DrawOptions, FullHead
+from logitsieve.heads.full import Drawn, FullHead
 from logitsieve.kernels.topk.merge import TOP, VALUE
 from logitsieve.kernels.topk.queries import QUERIES_AT_ONCE
 from tests.oracle import chi_square_p, gumbel_noise
@@ -22,7 +23,7 @@ def drawn_of(
 ) -> tuple[set[int], float]:
     """The ids that are drawn from these logits, and log Z."""
     softmax = Softmax(np.zeros((logits.size, 4), np.float32), logits.astype(np.float32))
-    options = DrawOptions(draws, np.zeros(1, np.uint64), 4, top_p=top_p, min_p=min_p)
+    options = Sampling(draws, np.zeros(1, np.uint64), 4, top_p=top_p, min_p=min_p)
     found = FullHead(softmax).draw(np.zeros((1, 4), np.float32), options)
     return set(found.ids[0].tolist()), found.log_z[0, TOP] + found.log_z[0, VALUE]
 
@@ -56,7 +57,7 @@ def test_rows_do_not_depend_on_others_nor_on_how_many_draws(top_p: float, min_p:
         edits = Edits(np.arange(0, ids.size + 1, 2), ids, values)
         seeds = rows[part].astype(np.uint64)
         return head.draw(
-            hidden_states[part], DrawOptions(draws, seeds, 4, 1.3, edits, top_p, min_p)
+            hidden_states[part], Sampling(draws, seeds, 4, top_p=top_p, min_p=min_p), 1.3, edits
         )
 
     whole = drawn(slice(70), 30)
@@ -117,4 +118,4 @@ def test_the_first_row_that_cannot_be_answered_is_named(row: int) -> None:
     hidden_states = HIDDEN.copy()
     hidden_states[[row, row + 1]] = np.nan
     with pytest.raises(InvalidRequest, match=rf"hidden_states\[{row}\]"):
-        FullHead(make_softmax()).draw(hidden_states, DrawOptions(1, SEEDS))
+        FullHead(make_softmax()).draw(hidden_states, Sampling(1, SEEDS))

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2 as kserve
 from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import NORMALIZER_CODES
+from logitsieve.api.requests import Sampling
 from logitsieve.server.rpc.decoder_service import Write
 from logitsieve.server.rpc.methods import METHODS, Method
 from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
@@ -81,13 +82,11 @@ OF_ANY = {
     "width": NUMBER,
     "timeout": WHOLE,
 }
+BY_TYPE = {int: WHOLE, float: NUMBER, bool: FLAG}
 OF_SAMPLE = {
-    "step": WHOLE,
-    "temperature": NUMBER,
-    "top_k": WHOLE,
-    "top_p": NUMBER,
-    "min_p": NUMBER,
-    "replace": FLAG,
+    name: BY_TYPE[type(default)]
+    for name, default in Sampling._field_defaults.items()
+    if name != "log_probs"  # an output that every answer has
 }
 BY_ROW = ("proven", "scanned", "log_z")  # outputs from the Answer
 
@@ -127,17 +126,15 @@ def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, fl
             model_spec=spec, hidden_states=hidden_states, k=_scalar(inputs, "k")
         )
     else:
+        options = {name: parameters[name] for name in OF_SAMPLE if name in parameters}
+        for name, most in (("step", MOST**2 - 1), ("top_k", MOST - 1)):
+            whole(f"parameters.{name}", options.get(name, 0), 0, most)
         request = pb.SampleRequest(
             model_spec=spec,
             hidden_states=hidden_states,
             samples=_scalar(inputs, "samples") if "samples" in inputs else 1,
             seeds=inputs.get("seeds"),
-            step=whole("parameters.step", parameters.get("step", 0), 0, MOST**2 - 1),
-            temperature=parameters.get("temperature", 1.0),
-            top_k=whole("parameters.top_k", parameters.get("top_k", 0), 0, MOST - 1),
-            top_p=parameters.get("top_p", 1.0),
-            min_p=parameters.get("min_p", 0.0),
-            replace=parameters.get("replace", True),
+            **options,
         )
     timeout_us = whole("parameters.timeout", parameters.get("timeout", 0), 0, MOST**2 - 1)
     outputs = [one.name for one in TENSORS["outputs"] if kind in one.methods]

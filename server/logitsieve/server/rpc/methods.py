@@ -12,7 +12,7 @@ import numpy as np
 from logitsieve.api.checks import whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import BeamOptions, SampleOptions
+from logitsieve.api.keywords import BeamOptions
 from logitsieve.api.requests import (
     Beams,
     BeamStepRequest,
@@ -30,6 +30,13 @@ from logitsieve.utils.hidden import as_rows
 from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
+
+# The numbers that say how to draw, and whether an explicit 0 differs from an absent field.
+DRAW_FIELDS = tuple(
+    (field.name, field.has_presence)
+    for field in pb.SampleRequest.DESCRIPTOR.fields
+    if field.name in Sampling._field_defaults
+)
 
 
 class Method(NamedTuple):
@@ -73,16 +80,12 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
     if request.top_k > config.max_k:
         raise InvalidRequest("top_k", request.top_k, f"at most {config.max_k}; 0 filters no ids")
     seeds = to_vector(request.seeds, "seeds", DType.UINT64)
-    options: SampleOptions = {
-        "seeds": seeds[0] if len(seeds) == 1 else seeds,
-        "step": request.step,
-        "temperature": request.temperature if request.HasField("temperature") else 1.0,
-        "top_k": request.top_k,
-        "top_p": request.top_p or 1.0,
-        "min_p": request.min_p,
-        "log_probs": request.log_probs or not request.HasField("log_probs"),
-        "replace": request.replace or not request.HasField("replace"),
+    options: Any = {
+        name: value
+        for name, may_be_0 in DRAW_FIELDS
+        if (value := getattr(request, name)) or (may_be_0 and request.HasField(name))
     }
+    options["seeds"] = seeds[0] if len(seeds) == 1 else seeds
 
     def read() -> SampleRequest:
         hidden_states, sampling = rows.checked(index.dim), Sampling.of(rows.size, samples, options)
