@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from benchmarks import raw
-from benchmarks.race.synthetic import generate
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
 from logitsieve.gpu.device import device_named, name_of
@@ -31,6 +30,7 @@ from logitsieve.index_builder.fit.svd import preview_arrays
 from logitsieve.utils.floats import narrowed
 
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+MODES, TEST = 400, 1000  # clouds of contexts, as an LSTM's have; contexts to judge by
 RANK, DEEP = 256, 20  # of the preview; best ids of a context that its cluster's list must hold
 Row = dict[str, Any]
 Call = Callable[[], object]
@@ -67,15 +67,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make(shape: str, dtype: str, device: torch.device, options: argparse.Namespace) -> Measured:
-    """Make W with the statistics of a language model, stored as `dtype`, and heads over it."""
-    made = generate(*map(int, shape.split("x")))
-    softmax = Softmax(narrowed(made["weight"], dtype), made["bias"])
+    """Make W, stored as `dtype`, contexts in MODES clouds, and heads over them."""
+    vocab_size, dim = map(int, shape.split("x"))
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((vocab_size, dim), np.float32)
+    hidden_states = random.standard_normal((options.contexts + TEST, dim), np.float32) / 2
+    modes = random.standard_normal((MODES, dim), np.float32)
+    hidden_states += modes[random.integers(MODES, size=len(hidden_states))]
+    softmax = Softmax(narrowed(weight, dtype), np.zeros(vocab_size, np.float32))
     registry, on_device = GpuBackend(device).adapted(HEADS, softmax)
     full: Any = make_heads(registry, on_device, {}, {}, 1)["full"]
-    fit = torch.from_numpy(made["fit"][: options.contexts]).to(device)
+    fit = torch.from_numpy(hidden_states[: options.contexts]).to(device)
     parts = {"screen": lists(full, fit, options.clusters), "svd": preview_arrays(softmax, RANK)}
     knobs: dict[str, dict[str, float]] = {"full": {}, "screen": {}, "svd": {}}
-    return Measured(softmax, make_heads(registry, on_device, parts, knobs, 1), made["test"])
+    return Measured(softmax, make_heads(registry, on_device, parts, knobs, 1), hidden_states[options.contexts :])
 
 
 def lists(full: Any, fit: Tensor, clusters: int) -> Arrays:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published.contexts import JUDGED, contexts_folder
-from benchmarks.race import synthetic
 from benchmarks.race.prepare import CACHE, SHARED, prepared
 from demo.contexts import capture_contexts, three_texts, windows
 from demo.excerpt import EXCERPT, read_paragraphs
@@ -34,13 +33,11 @@ from logitsieve.training.vocabulary import Vocabulary
 DEMO_MODEL = EXCERPT.parents[1] / "model"
 DEMO_CONTEXTS = 100_000
 SLICES = (2000, 4000, 6000, 8000)
-GROWTH = (10_000, 30_000, 100_000, 300_000, 1_000_000)
-GROWTH_DIM = 200
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """A frozen softmax and real or synthetic contexts of it."""
+    """A frozen softmax and contexts of it."""
 
     name: str
     index: str  # indexes are shared by datasets of the same softmax and fit
@@ -50,7 +47,6 @@ class Dataset:
     heldout: Float32  # to choose settings with
     test: Float32  # to judge
     provenance: str
-    beside: str = ""  # statistics of a synthetic softmax beside the real ones
     kinds: Sequence[str] = ()  # of text, of each row of `test`; empty where there is one
     gguf: Path | None = None  # the file whose output matrix W is
     stored: OutputMatrix | None = None  # that matrix, in its blocks
@@ -195,10 +191,6 @@ def _published(name: str, shared: Path, cache: Path) -> Dataset:
     )
 
 
-def _synthetic(name: str, shared: Path, cache: Path, words: int, dim: int) -> Dataset:
-    return Dataset(name=name, index=name, **synthetic.generate(words, dim))
-
-
 DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     "demo": _demo,
     "lm-docs": _lm_docs,
@@ -216,7 +208,4 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
         _trained, origin="LSTM language model of 1 layer, 4 million words of technical prose"
     ),
     **dict.fromkeys(MODELS, _published),
-    "synthetic-50k": partial(_synthetic, words=50_257, dim=768),
-    "synthetic-250k": partial(_synthetic, words=250_000, dim=1024),
-    **{f"synthetic-{words}": partial(_synthetic, words=words, dim=GROWTH_DIM) for words in GROWTH},
 }

@@ -1,7 +1,7 @@
 """Make the large datasets of the race, once: `python -m benchmarks.race.prepare nmt`, and so on.
 
-All read ../shared, which is not part of this repository; without it only `demo` and the synthetic
-datasets can be raced. A dataset that is there already is not made again.
+All read ../shared, which is not part of this repository; without it only `demo` and
+published models can be raced. A dataset that is there already is not made again.
 """
 
 import argparse

@@ -50,8 +50,6 @@ def main() -> None:
     hold_threads(1)
     for name in options.data:
         data = load(name)
-        if data.beside:
-            print(data.beside)
         with bars() as progress:
             results = race(data, options, progress)
         results["command"] = f"{parser.prog} {shlex.join(sys.argv[1:])}"
@@ -87,7 +85,6 @@ def race(data: Dataset, options: argparse.Namespace, progress: Progress) -> dict
     return {
         "data": data.name,
         "provenance": data.provenance,
-        "statistics_beside_real": data.beside.splitlines(),
         "machine": describe(),
         "versions": versions(),
         "llama.cpp": llama_cpp.system_info(),

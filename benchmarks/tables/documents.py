@@ -43,6 +43,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
     "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
+    "race/synthetic": "`python -m benchmarks.race {name}` at commit b6cfe73; no longer in the tree",
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
