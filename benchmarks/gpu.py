@@ -71,16 +71,18 @@ def make(shape: str, dtype: str, device: torch.device, options: argparse.Namespa
     vocab_size, dim = map(int, shape.split("x"))
     random = np.random.default_rng(0)
     weight = random.standard_normal((vocab_size, dim), np.float32)
-    hidden_states = random.standard_normal((options.contexts + TEST, dim), np.float32) / 2
+    hidden_states: Float32 = random.standard_normal((options.contexts + TEST, dim), np.float32)
     modes = random.standard_normal((MODES, dim), np.float32)
-    hidden_states += modes[random.integers(MODES, size=len(hidden_states))]
+    hidden_states += 2 * modes[random.integers(MODES, size=len(hidden_states))]
     softmax = Softmax(narrowed(weight, dtype), np.zeros(vocab_size, np.float32))
     registry, on_device = GpuBackend(device).adapted(HEADS, softmax)
     full: Any = make_heads(registry, on_device, {}, {}, 1)["full"]
     fit = torch.from_numpy(hidden_states[: options.contexts]).to(device)
     parts = {"screen": lists(full, fit, options.clusters), "svd": preview_arrays(softmax, RANK)}
     knobs: dict[str, dict[str, float]] = {"full": {}, "screen": {}, "svd": {}}
-    return Measured(softmax, make_heads(registry, on_device, parts, knobs, 1), hidden_states[options.contexts :])
+    return Measured(
+        softmax, make_heads(registry, on_device, parts, knobs, 1), hidden_states[options.contexts :]
+    )
 
 
 def lists(full: Any, fit: Tensor, clusters: int) -> Arrays:

@@ -6,12 +6,12 @@ Shape letters: B rows of hidden_states, D its size, T ids a row to be scored.
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from operator import index
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -149,33 +149,40 @@ R_co = TypeVar("R_co", covariant=True)
 class Request(ABC, Generic[R_co]):
     """A request about the next tokens of hidden_states, which an engine answers by an `R_co`.
 
-    Engines check what only an index can tell: D, and ids against V.
+    A subclass adds the field ASKED: a value, or a NamedTuple of several, whose arrays have as many
+    rows. Engines check what only an index can tell: D, and ids against V.
     """
 
     hidden_states: Any  # [B, D], of any form that `Decoder.topk` takes
     constraints: Constraints | None = field(default=None, kw_only=True)
+
+    ASKED: ClassVar[str]
+    PURPOSE: ClassVar[Purpose] = ""  # what it needs from all V ids,
+    CONSTRAINED: ClassVar[Purpose] = ""  # and with constraints
+
+    @classmethod
+    def purpose(cls, constrained: bool) -> Purpose:
+        """Return what such a request needs from all V ids, with constraints or without."""
+        return cls.CONSTRAINED if constrained else cls.PURPOSE
 
     @property
     def ids_a_row(self) -> int:
         """The number of best ids a row for which AUTO chooses a head."""
         return 1
 
-    @classmethod
-    def purpose(cls, constrained: bool) -> Purpose:
-        """Return what such a request needs from all V ids, with constraints or without."""
-        return ""
-
     @property
-    @abstractmethod
     def options(self) -> Mapping[str, Any]:
         """The fields of this kind of request, named as in decoder.proto."""
+        value = getattr(self, self.ASKED)
+        return value._asdict() if isinstance(value, Sampling | Beams) else {self.ASKED: value}
 
     def part(self, rows: slice) -> Self:
         """Return the request about some of its rows, if `for_rows` made its constraints."""
         constraints = self.constraints
         if constraints is not None:
             constraints = constraints.take(np.arange(len(self.hidden_states))[rows])
-        return replace(self, hidden_states=self.hidden_states[rows], constraints=constraints)
+        own: Any = {self.ASKED: _part(getattr(self, self.ASKED), rows), "constraints": constraints}
+        return replace(self, hidden_states=self.hidden_states[rows], **own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,20 +191,12 @@ class TopKRequest(Request[TopKReply]):
 
     k: int
 
+    ASKED, PURPOSE = "k", "best"
+
     @property
     def ids_a_row(self) -> int:
         """See `Request`."""
         return self.k
-
-    @classmethod
-    def purpose(cls, constrained: bool) -> Purpose:
-        """See `Request`."""
-        return "" if constrained else "best"
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """See `Request`."""
-        return {"k": self.k}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,14 +205,7 @@ class ScoreRequest(Request[ScoreReply]):
 
     token_ids: Int32
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """See `Request`."""
-        return {"token_ids": self.token_ids}
-
-    def part(self, rows: slice) -> Self:
-        """See `Request`."""
-        return replace(Request.part(self, rows), token_ids=self.token_ids[rows])
+    ASKED = "token_ids"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,20 +214,8 @@ class SampleRequest(Request[SampleReply]):
 
     sampling: Sampling
 
-    @classmethod
-    def purpose(cls, constrained: bool) -> Purpose:
-        """See `Request`."""
-        return "draws"
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """See `Request`."""
-        return self.sampling._asdict()
-
-    def part(self, rows: slice) -> Self:
-        """See `Request`."""
-        sampling = self.sampling._replace(seeds=self.sampling.seeds[rows])
-        return replace(Request.part(self, rows), sampling=sampling)
+    ASKED = "sampling"
+    PURPOSE = CONSTRAINED = "draws"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,26 +224,12 @@ class BeamStepRequest(Request[BeamStepReply]):
 
     beams: Beams
 
+    ASKED, PURPOSE = "beams", "steps"
+
     @property
     def ids_a_row(self) -> int:
         """See `Request`."""
         return self.beams.beams_out
-
-    @classmethod
-    def purpose(cls, constrained: bool) -> Purpose:
-        """See `Request`."""
-        return "" if constrained else "steps"
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """See `Request`."""
-        return self.beams._asdict()
-
-    def part(self, rows: slice) -> Self:
-        """See `Request`."""
-        names = "scores", "lengths", "finished"
-        some = {name: getattr(self.beams, name)[rows] for name in names}
-        return replace(Request.part(self, rows), beams=self.beams._replace(**some))
 
 
 def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
@@ -273,6 +239,14 @@ def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
         return float(value)
     allowed = f"a number: 0, or {COLDEST:g} to {hottest:g}"
     raise InvalidRequest("temperature", f"{value!a:.80}", allowed)
+
+
+def _part(value: Any, rows: slice) -> Any:
+    if isinstance(value, np.ndarray):
+        return value[rows]
+    if isinstance(value, Sampling | Beams):
+        return type(value)(*(_part(each, rows) for each in value))
+    return value
 
 
 def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:

@@ -98,11 +98,11 @@ async def test_who_gives_up_holds_nothing() -> None:
     gives_up, granted, stays = enter
     gives_up.cancel()
     await asyncio.sleep(0)
-    first.leave()  # the turn of `granted`, who is cancelled before it can take it
+    intake.leave(first)  # the turn of `granted`, who is cancelled before it can take it
     granted.cancel()
     last = await asyncio.wait_for(stays, WAIT_S)
     assert intake.bytes == 60
-    last.leave()
+    intake.leave(last)
     assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
 
 
@@ -112,7 +112,7 @@ async def test_a_message_that_is_larger_than_all_is_let_in_alone() -> None:
     waits = asyncio.create_task(intake.enter(1, OTHERS[1]))
     await asyncio.sleep(0)
     assert not waits.done()
-    first.leave()
+    intake.leave(first)
     await asyncio.wait_for(waits, WAIT_S)
 
 
@@ -192,10 +192,10 @@ async def test_a_connection_that_asks_seldom_is_read_before_those_that_crowd() -
     first = await intake.enter(60, OTHERS[0])
     crowd = [asyncio.create_task(intake.enter(60, OTHERS[1])) for _ in range(3)]
     await turns()
-    first.leave()  # to the crowd's first call
+    intake.leave(first)  # to the crowd's first call
     seldom = asyncio.create_task(intake.enter(60, OTHERS[2]))
     await turns()
-    (await crowd[0]).leave()
+    intake.leave(await crowd[0])
     await asyncio.wait_for(seldom, WAIT_S)
     for call in crowd[1:]:
         call.cancel()
@@ -253,7 +253,7 @@ async def test_a_connection_whose_message_did_not_come_is_behind_new_ones() -> N
     again += reading(intake, late)
     answered = reading(intake, new)
     await turns()
-    held.leave()
+    intake.leave(held)
     assert await asyncio.wait_for(answered[0], WAIT_S) == b"message"
     for call in again:
         call.cancel()
@@ -265,7 +265,7 @@ async def test_the_wait_for_memory_ends_in_a_refusal() -> None:
     held = await intake.enter(90, OTHERS[0])
     with pytest.raises(Overloaded, match="no memory for the request"):
         await asyncio.wait_for(intake.enter(60, OTHERS[1]), WAIT_S)
-    held.leave()
+    intake.leave(held)
     assert (intake.bytes, intake.calls, intake.waiting) == (0, 0, 0)
 
 
@@ -287,7 +287,7 @@ async def test_connections_that_do_not_take_replies_are_cut() -> None:
         context = Silent()
         context.sends.set()
         _, held = await intake.message(context)
-        held.replying()
+        intake.reply(held)
         await asyncio.get_running_loop().create_future()
 
     calling = asyncio.create_task(call())

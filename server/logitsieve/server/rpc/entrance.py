@@ -94,7 +94,7 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
             del message  # as `guarded` does
             reply = await answering
             if reply is not None:  # or it was a stream's
-                held.replying()
+                intake.reply(held)
             return reply
 
         return read_and_answer

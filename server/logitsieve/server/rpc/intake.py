@@ -74,7 +74,7 @@ class Intake:
         held = await self.enter(self._longest, peer, self._brings.get(peer, False))
         task = asyncio.current_task()  # gRPC makes one for each call
         assert task is not None
-        task.add_done_callback(held.leave)
+        task.add_done_callback(lambda _: self.leave(held))
         held.since_ns = perf_counter_ns()
         self._reading[held] = task
         if not self._sweeping:
@@ -113,7 +113,7 @@ class Intake:
         return held
 
     def reply(self, held: Held) -> None:
-        """See `Held.replying`."""
+        """Give the client time to take its reply, until `leave`."""
         held.since_ns = perf_counter_ns()
         self._replying[held] = None
         if not self._sweeping:
@@ -303,13 +303,6 @@ class Held:
         if (rest := self.size - size) > 0:
             self.size = size
             self.intake.free(self, rest)
-
-    def replying(self) -> None:
-        """Give the client time to take its reply, until `leave`."""
-        self.intake.reply(self)
-
-    def leave(self, call: object = None) -> None:
-        self.intake.leave(self)
 
 
 class Arrived:

@@ -4,7 +4,7 @@ Shape letters: B batch rows, T scored ids.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from logitsieve.api.keywords import BeamOptions
 from logitsieve.api.requests import (
     Beams,
     BeamStepRequest,
+    Request,
     SampleRequest,
     Sampling,
     ScoreRequest,
@@ -48,14 +49,7 @@ class Method(NamedTuple):
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     rows = _read_rows(request, config)
     k = whole("k", request.k, 1, config.max_k)
-
-    def read() -> TopKRequest:
-        return TopKRequest(rows.checked(index.dim), k, constraints=rows.constraints())
-
-    purpose = TopKRequest.purpose(rows.constrained)
-    if rows.constrained:
-        return PreparedRequest(rows.size, k, rows.edited, 0, purpose, cache(read))
-    return PreparedRequest(rows.size, k, 0, 0, purpose, read, rows.hidden_states)
+    return rows.prepared(TopKRequest, index, lambda: k, k=k)
 
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -64,13 +58,8 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
     if token_ids.shape[1] > config.max_k:
         allowed = f"at most {config.max_k}"
         raise InvalidRequest("token_ids", f"{token_ids.shape[1]} ids a row", allowed)
-
-    def read() -> ScoreRequest:
-        hidden_states, wanted = rows.checked(index.dim), scored_ids(token_ids, rows.size)
-        return ScoreRequest(hidden_states, wanted, constraints=rows.constraints())
-
-    purpose = ScoreRequest.purpose(rows.constrained)
-    return PreparedRequest(rows.size, 1, rows.edited + token_ids.size, 0, purpose, cache(read))
+    wanted = partial(scored_ids, token_ids, len(rows.hidden_states))
+    return rows.prepared(ScoreRequest, index, wanted, logits=token_ids.size)
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -86,14 +75,10 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
         if (value := getattr(request, name)) or (may_be_0 and request.HasField(name))
     }
     options["seeds"] = seeds[0] if len(seeds) == 1 else seeds
-
-    def read() -> SampleRequest:
-        hidden_states, sampling = rows.checked(index.dim), Sampling.of(rows.size, samples, options)
-        return SampleRequest(hidden_states, sampling, constraints=rows.constraints())
-
-    filtered = rows.size * min(request.top_k, index.vocab_size)
-    drawn, purpose = rows.size * samples, SampleRequest.purpose(rows.constrained)
-    return PreparedRequest(rows.size, 1, rows.edited + filtered, drawn, purpose, cache(read))
+    size = len(rows.hidden_states)
+    sampling = partial(Sampling.of, size, samples, options)
+    listed = size * min(request.top_k, index.vocab_size)
+    return rows.prepared(SampleRequest, index, sampling, logits=listed, draws=size * samples)
 
 
 def read_beam_step(
@@ -111,15 +96,10 @@ def read_beam_step(
         "eos_ids": list(request.eos_ids),
         "length_penalty": request.length_penalty,
     }
-
-    def read() -> BeamStepRequest:
-        hidden_states = rows.checked(index.dim)
-        beams = Beams.of(rows.size, scores, beams_in, beams_out, options)
-        return BeamStepRequest(hidden_states, beams, constraints=rows.constraints())
-
-    k, together = min(beams_out, index.vocab_size), max(1, min(beams_in, rows.size))
-    edited, purpose = rows.edited, BeamStepRequest.purpose(rows.constrained)
-    return PreparedRequest(rows.size, k, edited, 0, purpose, cache(read), together=together)
+    size = len(rows.hidden_states)
+    beams = partial(Beams.of, size, scores, beams_in, beams_out, options)
+    k, together = min(beams_out, index.vocab_size), max(1, min(beams_in, size))
+    return rows.prepared(BeamStepRequest, index, beams, k=k, together=together)
 
 
 METHODS: dict[str, Method] = {
@@ -140,21 +120,24 @@ class _Rows(NamedTuple):
     given: Constraints | None
     edited: int  # ids of all constraints
 
-    @property
-    def size(self) -> int:
-        return len(self.hidden_states)
+    def prepared(
+        self, kind: Any, index: AnyIndex, asked: Callable[[], Any], *,
+        k: int = 1, logits: int = 0, draws: int = 0, together: int = 1,
+    ) -> PreparedRequest:  # fmt: skip
+        """Prepare a request of this kind; `asked` checks what it asks about these rows."""
+        (hidden_states, given, edited), dim = self, index.dim
 
-    @property
-    def constrained(self) -> bool:
-        return self.given is not None
+        def read() -> Request[Any]:
+            ready, about = as_rows(hidden_states, dim), asked()
+            constraints = None if given is None else given.for_rows(len(ready))
+            request: Request[Any] = kind(ready, about, constraints=constraints)
+            return request
 
-    def checked(self, dim: int) -> np.ndarray:
-        """Return hidden_states; InvalidRequest unless of an accepted form and this size."""
-        return as_rows(self.hidden_states, dim)
-
-    def constraints(self) -> Constraints | None:
-        """Check the constraints of all rows."""
-        return None if self.given is None else self.given.for_rows(len(self.hidden_states))
+        alone = given is not None or kind is not TopKRequest
+        return PreparedRequest(
+            len(hidden_states), k, edited + logits, draws, kind.purpose(given is not None),
+            cache(read) if alone else read, None if alone else hidden_states, together,
+        )  # fmt: skip
 
 
 def _read_rows(request: Any, config: ServeConfig) -> _Rows:

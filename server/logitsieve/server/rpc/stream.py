@@ -157,7 +157,7 @@ class _Stream:
                 reply = await self._reply(message, self._context)
                 async with self._writing:
                     if message.held is not None:
-                        message.held.replying()
+                        self._context.intake.reply(message.held)
                     await self._context.write(reply)
             except grpc.aio.BaseError:  # the client has gone away
                 if self._handler is not None:
@@ -165,7 +165,7 @@ class _Stream:
                 return
             finally:
                 if message.held is not None:
-                    message.held.leave()
+                    self._context.intake.leave(message.held)
                 self._seat.busy -= 1
                 self._seat.quiet_ns = perf_counter_ns()
 
