@@ -35,7 +35,7 @@ def hostile(random: Generator) -> Tally:
 
 
 def granted(content: bytes) -> dict[bytes, set[str]] | None:
-    """What each key of a file is for, by its hash; None where the file is to be refused."""
+    """Return the scopes of each key of a file, by its hash; None if the file must be refused."""
     found: dict[bytes, set[str]] = {}
     for line in content.split(b"\n"):
         if line[:1] == b"#" or not line.strip():

@@ -129,7 +129,7 @@ class Group:
         return Fraction(float(self.scores[pair[0]])) + Fraction(float(self.logits[pair]))
 
     def right(self, parents: Int32, tokens: Int32) -> tuple[bool, bool]:
-        """Whether these pairs are the best, in their order; whether two of them are nearly tied."""
+        """Tell if these pairs are the best, in their order, and if two of them are nearly tied."""
         possible = min(len(parents), int((self.logits > -np.inf).sum()))  # others are missing
         if (parents[possible:] >= 0).any() or (parents[:possible] < 0).any():
             return False, False

@@ -36,7 +36,7 @@ def odd_matrices(random: Generator) -> Tally:
 
 
 def whole_numbers(random: Generator) -> Tally:
-    """What codes hold exactly, with large biases: all of a bound's width is there for rounding."""
+    """Codes hold the rows exactly, and biases are large: a bound is as wide as rounding asks."""
     victim, h = topk.coded_exactly(random, int(random.integers(1, 300)))
     logits = logits64(victim.softmax.weight, victim.softmax.bias, h[None])[0]
     bias = topk.tying_biases(logits, int(random.integers(len(logits))), random)

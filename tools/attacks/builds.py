@@ -46,7 +46,7 @@ def changing(random: Generator) -> Tally:
 
 
 def shared(folder: Path, weight: Float32, random: Generator) -> tuple[Any, Float32]:
-    """What is built from, and the array that shares its memory."""
+    """Return an array to build from, and the array that shares its memory."""
     import torch
 
     match random.integers(4):

@@ -87,9 +87,9 @@ def decimal_log_prob(logits_V: Float64, target: int, scale: float = 1.0) -> Deci
 
 
 def rounded_down(truth: Long, printed: Float32) -> tuple[Bool, Bool]:
-    """Whether `printed` is not above `truth`, and its nearest float32 or the one before that.
+    """Return True where `printed` is the nearest float32 of `truth` or the one before, not above.
 
-    Also where long doubles leave open whether it is above.
+    Also where long doubles leave open if it is above.
     """
     off = np.abs(truth) * DOUBT
     nearest = (truth - off).astype(np.float32)

@@ -88,7 +88,7 @@ def spoiled(victim: Sketched, random: Generator) -> Sketched:
 
 
 def accepted(victim: Sketched) -> bool:
-    """Whether `verify --all-rows` would take the sketch for one of this softmax."""
+    """Return True if `verify --all-rows` takes the sketch for one of this softmax."""
     try:
         rows = np.arange(victim.softmax.vocab_size)
         check_rows(victim.softmax, victim.arrays, rows, lambda done: None)

@@ -1,4 +1,4 @@
-"""What an attack counts, and what it is: a round of some rows, from one seed."""
+"""An attack is a round of some rows from one seed; a tally is what it counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

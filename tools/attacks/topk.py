@@ -160,7 +160,7 @@ def _unit(vector: Float64) -> Float64:
 def nearly_tied(
     victim: Sketched, h: Float32, row: int, k: int, random: Generator
 ) -> tuple[Head, Softmax, Float32, int]:
-    """What `judged` takes: biases such that for h the logits of `row` and of k others are close."""
+    """Return arguments of `judged`: for h the logits of `row` and of k others are close."""
     softmax, none = victim.softmax, np.zeros(victim.softmax.vocab_size, np.float32)
     logits = logits64(softmax.weight, none, h[None])[0]
     tied = victim.biased(tying_biases(logits, row, random, k))

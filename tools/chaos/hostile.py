@@ -1,4 +1,4 @@
-"""Clients that break the rules, over plain sockets: each goes on until a time.
+"""Clients that break the rules, over plain sockets: each tries again and again until a time.
 
 HTTP/2 frames are written by hand, since libraries keep the rules. A client has a process of its
 own, so that honest callers take no time from it.
@@ -15,7 +15,8 @@ from time import monotonic, sleep
 
 import numpy as np
 
-Hostile = Callable[[int, float, np.random.Generator], None]  # a port, until, chance
+Held = list[socket.socket]  # connections that stay open between attempts
+Hostile = Callable[[int, float, np.random.Generator, Held], None]  # a port, until, chance
 
 DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
 END_STREAM, END_HEADERS = 1, 4
@@ -70,141 +71,91 @@ def _drop(connection: socket.socket) -> None:
             pass
 
 
-def _again(until: float, attempt: Callable[[], None]) -> None:
-    """Repeat what a server may cut off."""
-    while monotonic() < until:
-        with suppress(OSError):
-            attempt()
-        sleep(0.01)
-
-
-def half_open(port: int, until: float, rng: np.random.Generator) -> None:
+def half_open(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Calls with headers and no message; calls with most of a large one; silent streams."""
     path, part = rng.choice([TOP_K, CHECK, DECODE]), int(rng.choice([0, PART]))
-
-    def attempt() -> None:
-        with connected(port) as connection:
-            for stream in range(1, 129, 2):
-                connection.sendall(call(path, stream))
-                if part:
-                    begun = b"\0" + pack(">I", LARGE) + bytes(part // 8)
-                    connection.sendall(frame(DATA, 0, stream, begun))
-            while monotonic() < until:
-                sleep(0.1)
-                connection.sendall(frame(DATA, 0, 127, b"" if part else b"\0"))
-
-    _again(until, attempt)
+    with connected(port) as connection:
+        for stream in range(1, 129, 2):
+            connection.sendall(call(path, stream))
+            if part:
+                begun = b"\0" + pack(">I", LARGE) + bytes(part // 8)
+                connection.sendall(frame(DATA, 0, stream, begun))
+        while monotonic() < until:
+            sleep(0.1)
+            connection.sendall(frame(DATA, 0, 127, b"" if part else b"\0"))
 
 
-def beyond_the_limit(port: int, until: float, rng: np.random.Generator) -> None:
+def beyond_the_limit(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Whole calls without regard to the most streams of a connection, or reset at once."""
     body, resets = message(int(rng.integers(0, 2000))), bool(rng.integers(2))
+    with connected(port) as connection:
+        for stream in range(1, 1 << 30, 2):
+            whole = call(TOP_K, stream) + frame(DATA, END_STREAM, stream, body)
+            reset = frame(RESET, 0, stream, pack(">I", 8)) if resets else b""
+            connection.sendall(whole + reset)
+            if monotonic() > until:
+                return
 
-    def attempt() -> None:
-        with connected(port) as connection:
-            for stream in range(1, 1 << 30, 2):
-                whole = call(TOP_K, stream) + frame(DATA, END_STREAM, stream, body)
-                reset = frame(RESET, 0, stream, pack(">I", 8)) if resets else b""
-                connection.sendall(whole + reset)
+
+def large_health(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
+    """Messages of megabytes to a service that needs no key."""
+    with connected(port) as connection:
+        for stream in range(1, 33, 2):
+            connection.sendall(call(CHECK, stream))
+            for start in range(0, LARGE, 16 << 10):
+                head = b"\0" + pack(">I", LARGE) if start == 0 else b""
+                connection.sendall(frame(DATA, 0, stream, head + bytes((16 << 10) - len(head))))
                 if monotonic() > until:
                     return
 
-    _again(until, attempt)
 
-
-def large_health(port: int, until: float, rng: np.random.Generator) -> None:
-    """Messages of megabytes to a service that needs no key."""
-
-    def attempt() -> None:
-        with connected(port) as connection:
-            for stream in range(1, 33, 2):
-                connection.sendall(call(CHECK, stream))
-                for start in range(0, LARGE, 16 << 10):
-                    head = b"\0" + pack(">I", LARGE) if start == 0 else b""
-                    connection.sendall(frame(DATA, 0, stream, head + bytes((16 << 10) - len(head))))
-                    if monotonic() > until:
-                        return
-
-    _again(until, attempt)
-
-
-def watchers(port: int, until: float, rng: np.random.Generator) -> None:
+def watchers(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Health streams without end, from connections without end."""
-
-    def attempt() -> None:
-        with connected(port) as connection:
-            for stream in range(1, 201, 2):
-                connection.sendall(
-                    call(WATCH, stream) + frame(DATA, END_STREAM, stream, message(0))
-                )
-            sleep(max(0.0, min(1.0, until - monotonic())))
-
-    _again(until, attempt)
+    with connected(port) as connection:
+        for stream in range(1, 201, 2):
+            connection.sendall(call(WATCH, stream) + frame(DATA, END_STREAM, stream, message(0)))
+        sleep(max(0.0, min(1.0, until - monotonic())))
 
 
-def deaf(port: int, until: float, rng: np.random.Generator) -> None:
+def deaf(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Calls whose replies have no window."""
-
-    def attempt() -> None:
-        with connected(port, window=0, reads=False) as connection:
-            for stream in range(1, 201, 2):
-                connection.sendall(
-                    call(TOP_K, stream) + frame(DATA, END_STREAM, stream, message(40))
-                )
-            sleep(max(0.0, until - monotonic()))
-
-    _again(until, attempt)
+    with connected(port, window=0, reads=False) as connection:
+        for stream in range(1, 201, 2):
+            connection.sendall(call(TOP_K, stream) + frame(DATA, END_STREAM, stream, message(40)))
+        sleep(max(0.0, until - monotonic()))
 
 
-def crowd(port: int, until: float, rng: np.random.Generator) -> None:
+def crowd(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Hundreds of connections that send nothing."""
-    idle: list[socket.socket] = []
-
-    def attempt() -> None:
-        while monotonic() < until and len(idle) < 600:
-            idle.append(socket.create_connection(("127.0.0.1", port), 2))
-        sleep(max(0.0, min(0.5, until - monotonic())))
-
-    _again(until, attempt)
-    for connection in idle:
-        connection.close()
+    while monotonic() < until and len(held) < 600:
+        held.append(socket.create_connection(("127.0.0.1", port), 2))
+    sleep(max(0.0, min(0.5, until - monotonic())))
 
 
-def noise(port: int, until: float, rng: np.random.Generator) -> None:
+def noise(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Bytes of no protocol, and frames that mean nothing."""
-
-    def attempt() -> None:
-        with connected(port) as connection:
-            kind = int(rng.integers(0, 12))
-            connection.sendall(frame(kind, int(rng.integers(256)), 1, rng.bytes(100)) * 20)
-        with socket.create_connection(("127.0.0.1", port), 2) as connection:
-            connection.sendall(rng.bytes(2000))
-
-    _again(until, attempt)
+    with connected(port) as connection:
+        kind = int(rng.integers(0, 12))
+        connection.sendall(frame(kind, int(rng.integers(256)), 1, rng.bytes(100)) * 20)
+    with socket.create_connection(("127.0.0.1", port), 2) as connection:
+        connection.sendall(rng.bytes(2000))
 
 
-def unfinished_bodies(port: int, until: float, rng: np.random.Generator) -> None:
+def unfinished_bodies(port: int, until: float, rng: np.random.Generator, held: Held) -> None:
     """Requests over HTTP/1.1 that announce megabytes and stop; some leave in the middle."""
     size, leaves = 15 << 20, bool(rng.integers(2))
     head = (
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
     ).encode()
-    held: list[socket.socket] = []
-
-    def attempt() -> None:
-        while monotonic() < until and len(held) < 40:
-            connection = socket.create_connection(("127.0.0.1", port), 2)
-            held.append(connection)
-            connection.sendall(head + b"[" * (size - 1))
-        sleep(max(0.0, min(0.2, until - monotonic())))
-        if leaves:
-            while held:
-                held.pop().close()
-
-    _again(until, attempt)
-    for connection in held:
-        connection.close()
+    while monotonic() < until and len(held) < 40:
+        connection = socket.create_connection(("127.0.0.1", port), 2)
+        held.append(connection)
+        connection.sendall(head + b"[" * (size - 1))
+    sleep(max(0.0, min(0.2, until - monotonic())))
+    if leaves:
+        while held:
+            held.pop().close()
 
 
 OF_GRPC: dict[str, Hostile] = {
@@ -230,4 +181,11 @@ def attack(name: str, port: int, until: float, seed: int) -> "subprocess.Popen[b
 
 if __name__ == "__main__":
     name, port, until, seed = sys.argv[1:]
-    (OF_GRPC | OF_HTTP)[name](int(port), float(until), np.random.default_rng(int(seed)))
+    hostile, rng = (OF_GRPC | OF_HTTP)[name], np.random.default_rng(int(seed))
+    held: Held = []
+    while monotonic() < float(until):
+        with suppress(OSError):  # what a server may cut off
+            hostile(int(port), float(until), rng, held)
+        sleep(0.01)
+    for connection in held:
+        connection.close()

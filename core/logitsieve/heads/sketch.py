@@ -143,7 +143,7 @@ class SketchHead(Head):
         return self.estimates_log_z and few and (scale <= MOST_SCALE or k >= LEAST_BEST)
 
     def selects(self, k: int, rows: int) -> bool:
-        """Whether `needed` is the fastest way to k best rows for so many hidden states."""
+        """Return True if `needed` is the fastest way to the k best rows of so many contexts."""
         return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:

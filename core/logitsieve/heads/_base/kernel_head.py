@@ -267,7 +267,7 @@ class Head(ABC):
         return replace_rows(listed, short, self._fallback.candidates(hidden_states[short], k))
 
     def estimates_at(self, scale: float, k: int) -> bool:
-        """Whether `best_with_log_z` estimates log Z of all e^{scale x}, beside k rows."""
+        """Return True if `best_with_log_z` estimates log Z of all e^{scale x} beside k rows."""
         return self.estimates_log_z and scale == 1.0
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:

@@ -1,4 +1,4 @@
-"""What a screen's lists leave out: a linear fit, for each cluster, of the log of its mass.
+"""The mass outside of a screen's lists, estimated by a linear fit of its log for each cluster.
 
 A list L of a cluster holds most of a context's probability, but log Z needs all of it. The log of
 the sum of e^logit over all rows outside L is nearly linear in the context h of the cluster: u.h + a
