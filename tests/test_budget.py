@@ -6,12 +6,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 331,
-    "lines of source": 45_919,
-    "lines of core/": 19_425,
-    "lines of tests/": 43_439,
-    "lines of tools/": 4_326,
-    "lines of benchmarks/": 8_770,
+    "files of source": 330,
+    "lines of source": 45_860,
+    "lines of core/": 19_409,
+    "lines of tests/": 43_427,
+    "lines of tools/": 4_287,
+    "lines of benchmarks/": 8_446,
 }
 LONGEST = 70  # lines of a function of the source
 

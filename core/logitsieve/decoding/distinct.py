@@ -56,7 +56,7 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
     if handed:
         name = next(name for name in (SKETCH.name, FULL.name) if name in query.index.heads)
         query = query._replace(head=query.index.head(name))
-    query = query._replace(scale=1.0 / how.temperature)
+    query = query._replace(scale=how.scale)
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0:
         draws = _from_lists(query, how, shortlist(query, how), allow_list)
