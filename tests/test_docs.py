@@ -95,16 +95,3 @@ def test_every_public_name_is_in_the_reference(folder: str) -> None:
 def test_every_module_of_the_api_is_in_the_reference() -> None:
     modules = {path.stem for path in ROOT.glob("core/logitsieve/api/*.py")} - {"__init__"}
     assert {f"logitsieve.api.{module}" for module in modules} <= REFERENCE
-
-
-def test_every_limit_of_the_security_page_names_a_test_that_there_is() -> None:
-    page = (DOCS / "security.md").read_text(encoding="utf-8")
-    table = page.partition("## Limits")[2].partition("## ")[0]
-    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
-    assert rows
-    tests = "".join(path.read_text("utf-8") for path in ROOT.glob("tests/**/test_*.py"))
-    for *_, test in rows:
-        if names := re.findall(r"`(test_\w+)`", test):
-            assert all(f"def {name}(" in tests for name in names), names
-        else:
-            assert "own" in test or (ROOT / test.strip("`| ")).exists(), test
