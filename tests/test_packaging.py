@@ -197,6 +197,6 @@ def test_the_readme_installs_what_is_there() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     assert "\n    pip install -c constraints.txt -e '.[training]' " in text
-    named = set(re.findall(r"\[(\w+)\](?!\()", text.partition("## In the shell")[2]))
+    named = set(re.findall(r"\[(\w+)\](?!\()", text.partition("## Try it")[2]))
     assert {"server", "builder", "llamacpp", "gpu"} <= named
     assert named <= set(settings["project"]["optional-dependencies"])
