@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 330,
     "lines of source": 45_860,
     "lines of core/": 19_409,
-    "lines of tests/": 43_427,
+    "lines of tests/": 43_465,
     "lines of tools/": 4_287,
-    "lines of benchmarks/": 8_446,
+    "lines of benchmarks/": 8_445,
 }
 LONGEST = 70  # lines of a function of the source
 
