@@ -6,12 +6,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 330,
-    "lines of source": 45_860,
-    "lines of core/": 19_409,
-    "lines of tests/": 43_465,
+    "files of source": 331,
+    "lines of source": 45_999,
+    "lines of core/": 19_410,
+    "lines of tests/": 43_606,
     "lines of tools/": 4_287,
-    "lines of benchmarks/": 8_445,
+    "lines of benchmarks/": 8_562,
 }
 LONGEST = 70  # lines of a function of the source
 

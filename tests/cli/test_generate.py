@@ -140,6 +140,19 @@ def test_chats_files_and_stops(run: Run, make_gguf: Make, gguf_index: Path, tmp_
     assert stopped.stdout == answered.stdout.split(piece)[0] + "\n"
 
 
+def test_guidance_by_a_negative_prompt(run: Run, make_gguf: Make, gguf_index: Path) -> None:
+    guided = ("--guidance-scale", 3, "--negative-prompt", "go")
+    command = ("generate", "-p", PROMPT, "-n", 6, "-t", 1)
+    for model, more in ((make_gguf(), ()), (make_gguf(chat_template=CHAT), ("--chat",))):
+        texts = [
+            run(*command, "-m", model, *more, *head, *guided).stdout
+            for head in (("--head", "dense"), ("--index", gguf_index))
+        ]
+        assert texts[0] == texts[1] != run(*command, "-m", model, *more, "--head", "dense").stdout
+    said = "negative_prompt: got one, allowed: none where guidance_scale is 1"
+    run(*command, "-m", make_gguf(), "--head", "dense", *guided[2:], code=2, says=said)
+
+
 def test_log_probabilities_of_both_heads(run: Run, make_gguf: Make, gguf_index: Path) -> None:
     options = ("-n", 5, "--logprobs", "--json", "-t", 1)
     command = ("generate", "-m", make_gguf(), "-p", PROMPT, *options)

@@ -96,7 +96,9 @@ def test_parameters_stay_and_come_back(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"guidance_scale": 1.5}, "logits_processor"),
+        ({"guidance_scale": 1.5, "num_beams": 2}, "guidance_scale"),
+        ({"guidance_scale": float("nan")}, "guidance_scale"),
+        ({"guidance_scale": 1.5, "repetition_penalty": 1.2}, "logits_processor"),
         ({"prompt_lookup_num_tokens": 2}, "generation_config"),
         ({"assistant_model": "another"}, "assistant_model"),
         ({"cache_implementation": "paged"}, "cache_implementation"),
@@ -144,7 +146,9 @@ class Capped(GPT2LMHeadModel):  # type: ignore[no-untyped-call]
         return output
 
 
-@pytest.mark.parametrize("options", [{}, {"do_sample": True, "top_k": 0}])
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True, "top_k": 0}, {"guidance_scale": 1.5}], ids=str
+)
 def test_logits_changed_later_are_refused(language_model: Any, options: dict[str, Any]) -> None:
     capped: Any = Capped(language_model.config)
     capped.eval()

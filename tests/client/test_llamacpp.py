@@ -15,6 +15,7 @@ from logitsieve.index import open_index
 from logitsieve.llamacpp import GgufModel, LlamaContext
 from tests.client.dense import DenseDecoder
 from tests.llamacpp.small_model import Make
+from tests.refusals import refused
 from tests.server.running import Loop, config_for, running
 from tests.synthetic import write_heads
 
@@ -111,6 +112,44 @@ def test_keyed_draws_are_detected_whatever_head_drew_them(
         [plain] = run(attached, "go", **{**asked, "watermark": None})
         assert detect_watermark(KEY, plain).p_value > 1e-3
         assert run(attached, "go", watermark=KEY) == run(attached, "go")
+
+
+@pytest.mark.parametrize("negative", [None, "it is good", [5, 6]], ids=str)
+@pytest.mark.parametrize("more", [{}, {"temperature": 1.0, "seeds": 4}], ids=str)
+def test_guided_tokens_are_those_of_the_combined_logits(
+    make_gguf: Make, local: LocalDecoder, negative: Any, more: dict[str, Any]
+) -> None:
+    scale, prompts = 2.5, PROMPTS[:2]
+    asked: dict[str, Any] = {"guidance_scale": scale, "negative_prompt": negative, **more}
+    with LlamaContext(make_gguf(), sequences=4) as context:
+        own = generate(context, prompts, max_tokens=9, ignore_end=True, logprobs=True, **asked)
+        list(own)
+        with attach(context, local) as attached:
+            assert run(attached, prompts, max_tokens=9, **asked) == own.ids
+        for prompt, made, log_probs in zip(prompts, own.ids, own.log_probs, strict=True):
+            given = context.tokenize(prompt)
+            other = given[-1:] if negative is None else negative
+            other = context.tokenize(other) if isinstance(other, str) else other
+            pair = (context.read_alone(one + made[:-1], headless=False) for one in (given, other))
+            rows, negatives = (one[-len(made) :].astype(np.float64) for one in pair)
+            rows = negatives + scale * (rows - negatives)
+            if not more:
+                assert made == rows.argmax(axis=1).tolist()
+            exact = rows[range(len(made)), made] - np.logaddexp.reduce(rows, axis=1)
+            np.testing.assert_allclose(log_probs, exact, atol=1e-3)
+
+
+def test_guidance_is_refused_under_a_softcap_and_ends_where_the_cache_is_full(
+    make_gguf: Make,
+) -> None:
+    capped = make_gguf(architecture="gemma2", tied=True, final_logit_softcapping=5.0)
+    with LlamaContext(capped, sequences=2) as context, refused("guidance_scale", "caps its logits"):
+        generate(context, "go", guidance_scale=1.5)
+    for separate in (False, True):
+        with LlamaContext(make_gguf(), sequences=2, positions=512, separate=separate) as context:
+            asked: dict[str, Any] = {"guidance_scale": 2.0, "negative_prompt": [5] * 250}
+            made = generate(context, [6] * 3, max_tokens=500, ignore_end=True, **asked)
+            assert len(list(made)) == (7 if separate else 130)
 
 
 def test_sequences_of_a_batch_are_as_one_by_one(context: LlamaContext, local: LocalDecoder) -> None:

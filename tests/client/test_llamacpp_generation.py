@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.llamacpp import LlamaAttachment, generate
+from logitsieve.client.llamacpp import LlamaAttachment, PromptLookup, generate
 from logitsieve.client.llamacpp_heads import DecoderOutput
 from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
 from logitsieve.llamacpp import LlamaContext
@@ -39,6 +39,11 @@ BAD: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": -1.0},
     "top_p": {"top_p": 0.0},
     "seeds": {"seeds": [1, 2, 3], "temperature": 1.0},
+    "guidance_scale: got nan": {"guidance_scale": float("nan")},
+    "negative_prompt: got one, allowed: none where": {"negative_prompt": "of"},
+    "negative_prompt: got 560": {"guidance_scale": 2, "negative_prompt": [560]},
+    "prompts: got 4 prompts, allowed: 1 to 2": {"prompts": ["the", "of"], "guidance_scale": 2},
+    "drafter: got one for 2": {"guidance_scale": 2, "drafter": PromptLookup()},
     "stop: got 'go', allowed: a list of texts": {"stop": "go"},
     "stop: got": {"stop": ["go", ""]},
     "text that UTF-8 can hold": {"prompts": "\ud800"},

@@ -44,7 +44,8 @@ MAX_ERROR = (
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed", "watermark_key")
-SETTINGS = (*DRAWS, "repetition_penalty", "presence_penalty", "frequency_penalty", "penalized")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "penalized")
+SETTINGS = (*DRAWS, *PENALTIES, "guidance_scale", "negative_prompt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,14 @@ class GenerateOptions:
         None, "Subtracted from a token's logit for each time that it is repeated."
     )
     penalized: int | None = flag(None, "Last tokens that these penalties look at; 64 if absent.")
+    guidance_scale: float | None = flag(
+        None, "Logits become so many times their difference from those after the negative prompt."
+    )
+    negative_prompt: str | None = flag(
+        None,
+        "The text to keep away from, with --guidance-scale; with --chat another user's message. By"
+        " default the prompt's last token.",
+    )
     lookup: bool = flag(
         False,
         "Read ahead the tokens that followed the last ones earlier in the text: no byte changes."
@@ -179,11 +188,15 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     threads = options.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx_size, "threads": threads}
     gguf = model_for(options.model, options.index, options.head, options.max_error)
-    with open_context(gguf, options.engine, sequences=len(given), **size) as context:
+    sequences = len(given) * (1 if options.guidance_scale in (None, 1) else 2)
+    with open_context(gguf, options.engine, sequences=sequences, **size) as context:
         say_engine(context, options.engine)
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)
+            if options.negative_prompt is not None:
+                negative = chat_prompt(context, options.negative_prompt, options.system)
+                settings["negative_prompt"] = negative
         head, decoder, making = options.head, None, None
         if head == DENSE or (options.index is None and _only_dense(context, settings)):
             head = DENSE

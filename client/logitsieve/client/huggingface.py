@@ -28,6 +28,7 @@ from transformers import (  # noqa: E402
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 from transformers.generation.logits_process import WhisperNoSpeechDetection  # noqa: E402
 
+from logitsieve.client.huggingface_guidance import GUIDE, guidance  # noqa: E402
 from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
 from logitsieve.client.huggingface_layer import refuse_more_than_linear  # noqa: E402
 from logitsieve.client.huggingface_processors import (  # noqa: E402
@@ -161,8 +162,12 @@ class Attachment:
             raise InvalidRequest("generation_config", mode.value, allowed)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         unheard = [each for each in prepared if type(each) is WhisperNoSpeechDetection]
-        prepared = [each for each in prepared if type(each) is not WhisperNoSpeechDetection]
-        first = [NoSpeech(self.head, each) for each in unheard]
+        first = guidance(self.head, prepared, mode, self.model)
+        self.head.guided = bool(first)
+        prepared = [
+            each for each in prepared if type(each) not in (WhisperNoSpeechDetection, GUIDE)
+        ]
+        first += [NoSpeech(self.head, each) for each in unheard]
         editing = editing_processors(prepared, self._editors)
         best = count_of_best(prepared)
         if mode is GenerationMode.BEAM_SAMPLE and not best:  # needs all logits

@@ -62,8 +62,10 @@ class DecoderHead(nn.Module):
         """Answer all positions, with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
-        self.drawing = self._last_only = self._unread = self._scored = False
+        self.drawing = self._last_only = self._scored = False
+        self.unread = False  # `generate` reads no logits
         self.whole = False  # compute all logits by the layer's own weights
+        self.guided = False  # hidden states are combined before they are answered
         self.kept = False  # `generate` returns the logits
 
     def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
@@ -72,7 +74,7 @@ class DecoderHead(nn.Module):
         self.k = max(self._least_k, self.enough)
         self._last_only, self.drawing, self.whole = True, drawing, False
         self._scored, self.kept = bool(config.output_scores), bool(config.output_logits)
-        self._unread = drawing and not (best or config.output_logits)
+        self.unread = drawing and not (best or config.output_logits)
         beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
         # Warpers of a list leave no score outside it.
         read = config.output_logits or beams or (self._scored and not sampling)
@@ -97,12 +99,20 @@ class DecoderHead(nn.Module):
         rows_BD = hidden_states.detach().reshape(-1, self.in_features)
         self.hidden_states = rows_BD if self._tensors else rows_BD.cpu()
         self.last = self._filled = None
-        if self._unread:
+        if self.unread or self.guided:
             return torch.full(shape, UNREAD, device=hidden_states.device)
-        found = self.topk(self.hidden_states, self.k, self._log_z)
-        self.last = LastAnswer(self.hidden_states, *found)
+        return (
+            self.answered().clone().reshape(shape).to(hidden_states.device)
+        )  # hooks may change it
+
+    def answered(self) -> Tensor:
+        """Return the logits [B, V] of `hidden_states`, as far as they are needed."""
+        assert self.hidden_states is not None
+        self.last = LastAnswer(
+            self.hidden_states, *self.topk(self.hidden_states, self.k, self._log_z)
+        )
         self._filled = self.filled(self.last)
-        return self._filled.clone().reshape(shape).to(hidden_states.device)  # hooks may change it
+        return self._filled
 
     def unchanged(self, logits: Tensor) -> bool:
         """Check that `logits` [..., V] are those of the last call, bit for bit."""

@@ -55,12 +55,14 @@ class Generation:
         self.context, self.counts = context, GenerationCost()
         self._slot, self._head, self._options = slot, slot.head, options
         read = [_tokens(context, prompt) for prompt in _listed(prompts)]
-        if not 0 < len(read) <= context.sequences:
-            allowed = f"1 to {context.sequences}, the context's sequences"
-            raise InvalidRequest("prompts", f"{len(read)} prompts", allowed)
-        longest, most = sum(map(len, read)), context.positions
+        self._negative = _negative(context, read, options)
+        every = read + self._negative
+        if not 0 < len(every) <= context.sequences:
+            allowed = f"1 to {context.sequences}, the context's sequences, with negative ones"
+            raise InvalidRequest("prompts", f"{len(every)} prompts", allowed)
+        longest, most = sum(map(len, every)), context.positions
         if context.separate:  # each sequence has its part of the cache
-            longest, most = max(map(len, read)), most // context.sequences
+            longest, most = max(map(len, every)), most // context.sequences
         if longest > most:
             allowed = f"{most} at most, the positions of the cache"
             raise InvalidRequest("prompts", f"{longest} tokens", allowed)
@@ -84,8 +86,9 @@ class Generation:
             )
             for number, tokens in enumerate(read)
         ]
-        if drafter is not None and len(read) > 1:
-            raise InvalidRequest("drafter", f"one for {len(read)} prompts", "one prompt")
+        if drafter is not None and len(every) > 1:
+            allowed = "one prompt, without guidance"
+            raise InvalidRequest("drafter", f"one for {len(every)} prompts", allowed)
         self._speculation = drafter and Speculation(context, self._sequences[0], drafter)
         self._log_probs: list[list[float]] = [[] for _ in read]
         self.texts = [""] * len(read)
@@ -114,9 +117,8 @@ class Generation:
             began = perf_counter()
             texts = self._choose(rows, running)
             self.counts.seconds += perf_counter() - began
-            left = [each.number for each in running if not each.over]
             goes_on = step + 1 < self._options.max_tokens
-            fitting = self.context.fitting(left) if goes_on else []
+            fitting = self._fitting(running) if goes_on else []
             for each, text in zip(running, texts, strict=True):
                 yield self._shown(each, text, last=each.number not in fitting)
             running = [each for each in running if each.number in fitting]
@@ -127,6 +129,12 @@ class Generation:
             rows = self._next_rows(running)
             self.counts.seconds += perf_counter() - began
 
+    def _fitting(self, running: Sequence[Continuation]) -> list[int]:
+        """Return the numbers of sequences that are not over and have room for a token."""
+        left = [each.number for each in running if not each.over]
+        fitting = {*self.context.fitting(self._with_negative(left))}
+        return [number for number in left if fitting.issuperset(self._with_negative([number]))]
+
     def _next_rows(self, running: Sequence[Continuation]) -> Float32:
         row = None
         if self._speculation is not None:
@@ -135,7 +143,22 @@ class Generation:
             self.counts.accepted = self._speculation.accepted
         if row is not None:
             return row
-        return self.context.step({each.number: each.made[-1] for each in running})
+        chosen = [each.made[-1] for each in running]
+        numbers = self._with_negative([each.number for each in running])
+        pairs = zip(numbers, chosen * (len(numbers) // len(chosen)), strict=True)
+        return self._guided(self.context.step(dict(pairs)))
+
+    def _with_negative(self, numbers: list[int]) -> list[int]:
+        """Return the numbers of sequences, then of their negative prompts' sequences."""
+        first = len(self._sequences)
+        return numbers + [first + number for number in numbers if self._negative]
+
+    def _guided(self, rows: Float32) -> Float32:
+        """Combine rows [2 B, .] of prompts and of negative ones: heads are linear in them."""
+        if not self._negative:
+            return rows
+        given, negative = np.split(rows, 2)
+        return negative + np.float32(self._options.guidance_scale) * (given - negative)
 
     def _take_head(self) -> None:
         if self.context.headless != self._head.headless:
@@ -146,10 +169,11 @@ class Generation:
     def _read_prompts(self) -> Float32:
         began = perf_counter()
         self.context.forget()
-        rows = [self.context.read(each.prompt, each.number) for each in self._sequences]
-        self.counts.prompt_tokens = sum(len(each.prompt) for each in self._sequences)
+        every = [*(each.prompt for each in self._sequences), *self._negative]
+        rows = [self.context.read(prompt, number) for number, prompt in enumerate(every)]
+        self.counts.prompt_tokens = sum(map(len, every))
         self.counts.prompt_s = perf_counter() - began
-        return np.concatenate(rows)
+        return self._guided(np.concatenate(rows))
 
     def _choose(self, rows: Float32, running: Sequence[Continuation]) -> list[str]:
         began = perf_counter()
@@ -178,10 +202,24 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     return [prompts] if single else prompts  # type: ignore[list-item, return-value]
 
 
-def _tokens(context: LlamaContext, prompt: Prompt) -> list[int]:
+def _negative(
+    context: LlamaContext, prompts: list[list[int]], options: GenerationOptions
+) -> list[list[int]]:
+    """Return the negative prompt of each of some prompts, or none without guidance."""
+    if options.guidance_scale == 1:
+        return []
+    if context.gguf.softcap is not None:
+        allowed = "1 where the model caps its logits (final_logit_softcapping)"
+        raise InvalidRequest("guidance_scale", options.guidance_scale, allowed)
+    if options.negative_prompt is None:
+        return [prompt[-1:] for prompt in prompts]
+    return [_tokens(context, options.negative_prompt, "negative_prompt")] * len(prompts)
+
+
+def _tokens(context: LlamaContext, prompt: Prompt, field: str = "prompts") -> list[int]:
     if isinstance(prompt, str):
-        with naming("prompts"):
+        with naming(field):
             return context.tokenize(prompt, most=context.longest_text)
     if not prompt:
-        raise InvalidRequest("prompts", "one of no tokens", "one token or more in each")
-    return [whole("prompts", token, 0, context.gguf.vocab_size - 1) for token in prompt]
+        raise InvalidRequest(field, "one of no tokens", "one token or more in each")
+    return [whole(field, token, 0, context.gguf.vocab_size - 1) for token in prompt]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.api.checks import number, whole
+from logitsieve.api.checks import STRONGEST, number, whole
 from logitsieve.api.constraints import WIDEST_PENALTY
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import MOST_STEPS, Sampling
@@ -29,7 +29,8 @@ class GenerationOptions:
     `frequency_penalty` for each occurrence. `allowed` lists ids, or is a function (a grammar) from
     a sequence's tokens, without its prompt, to that list. A sequence ends before any text in
     `stop`. `logprobs` are of the full softmax, before edits. Draws by a `watermark` key can be
-    detected by it.
+    detected by it. A `guidance_scale` s other than 1 moves logits to s times their own less s - 1
+    times those after `negative_prompt`, by default a prompt's last token.
     """
 
     max_tokens: int = 128
@@ -50,6 +51,8 @@ class GenerationOptions:
     logprobs: bool = False
     ignore_end: bool = False  # decode on after the end of the text
     watermark: WatermarkKey | None = None
+    guidance_scale: float = 1.0
+    negative_prompt: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or not all(isinstance(e, str) and e for e in self.stop):
@@ -58,6 +61,9 @@ class GenerationOptions:
         whole("penalized", self.penalized, 0, 1 << 30)
         for name in ("presence_penalty", "frequency_penalty"):
             number(name, getattr(self, name), -WIDEST_EDIT, WIDEST_EDIT)
+        number("guidance_scale", self.guidance_scale, -STRONGEST, STRONGEST)
+        if self.negative_prompt is not None and self.guidance_scale == 1:
+            raise InvalidRequest("negative_prompt", "one", "none where guidance_scale is 1")
         penalty = self.repetition_penalty
         number("repetition_penalty", penalty, 1 / WIDEST_PENALTY, WIDEST_PENALTY)
         for token, bias in self.logit_bias.items():

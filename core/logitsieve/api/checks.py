@@ -10,6 +10,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Int32
 
 INT32_MAX = int(np.iinfo(np.int32).max)
+STRONGEST = 1e3  # scale of guidance, either way
 
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
