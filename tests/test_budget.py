@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 331,
-    "lines of source": 45_999,
-    "lines of core/": 19_410,
-    "lines of tests/": 43_606,
+    "files of source": 337,
+    "lines of source": 46_660,
+    "lines of core/": 19_997,
+    "lines of tests/": 44_056,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_562,
 }

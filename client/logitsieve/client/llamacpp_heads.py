@@ -7,8 +7,8 @@ Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
+from logitsieve.grammar.following import DRAWS, next_ids
+from logitsieve.grammar.matcher import Matcher, allowed_ids
 from logitsieve.kernels.sampling.lists import cut_lists, list_sample
 
 ROUNDED = 2.0**-22  # of a logit: bounds its rounding to float32 and that of its cap
@@ -32,12 +34,22 @@ class RowEdits:
     bias: Mapping[int, float] = field(default_factory=dict)
     repeated: Sequence[int] = ()
     repetition_penalty: float = 1.0
+    matcher: Matcher | None = None  # of a grammar, over all of these
 
     @property
     def valued(self) -> list[int]:
         """The ids with changed, finite logits, in order."""
         repeated = self.repeated if self.repetition_penalty != 1 else ()
         return sorted({*self.bias, *repeated})
+
+    def listed(self) -> Self:
+        """Return edits that list what the matcher allows."""
+        if self.matcher is None:
+            return self
+        allowed = allowed_ids(self.matcher)
+        if self.allowed is not None:
+            allowed = np.intersect1d(allowed, np.asarray(self.allowed, np.int32))
+        return replace(self, allowed=allowed.tolist(), matcher=None)
 
     def applied(self, ids: Int64, logits: Float64) -> Float64:
         """Return the edited logits [K] of `ids` [K]; -inf for refused ids."""
@@ -52,6 +64,8 @@ class RowEdits:
         edited[np.isin(ids, list(self.banned))] = -np.inf
         if self.allowed is not None:
             edited[~np.isin(ids, list(self.allowed))] = -np.inf
+        if self.matcher is not None:
+            edited[~np.isin(ids, allowed_ids(self.matcher))] = -np.inf
         return edited
 
 
@@ -145,8 +159,15 @@ class DecoderOutput:
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
         """Choose by the decoder; InvalidRequest names `top_k` if a softcap needs one."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
-            return self._softcapped(rows, edits, drawing, self._softcap)
+            listed = [edit.listed() for edit in edits]
+            return self._softcapped(rows, listed, drawing, self._softcap)
         constraints = as_constraints(edits)
+        matchers = [edit.matcher for edit in edits if edit.matcher is not None]
+        if matchers:
+            asked: Any = {"temperature": 0.0} if drawing is None else drawing._asdict()
+            asked = {name: asked[name] for name in DRAWS if name in asked}
+            made = next_ids(self._decoder, rows, matchers, constraints, **asked, **self._spec)
+            return Chosen(made.ids, made.scanned, made.proven)
         reply: TopKReply | SampleReply
         if drawing is None:
             reply = self._decoder.topk(rows, 1, constraints=constraints, **self._spec)

@@ -14,6 +14,7 @@ from logitsieve.api.requests import MOST_STEPS, Sampling
 from logitsieve.api.results import Float32
 from logitsieve.api.watermark import WatermarkKey
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
+from logitsieve.grammar.matcher import Matcher
 from logitsieve.llamacpp import LlamaContext
 
 WIDEST_EDIT = 1e6  # of a penalty or a bias: larger ones soon make infinite logits in float32
@@ -27,10 +28,12 @@ class GenerationOptions:
     last `penalized` tokens, the prompt's too if `penalize_prompt`: a positive logit is divided by
     `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and by
     `frequency_penalty` for each occurrence. `allowed` lists ids, or is a function (a grammar) from
-    a sequence's tokens, without its prompt, to that list. A sequence ends before any text in
-    `stop`. `logprobs` are of the full softmax, before edits. Draws by a `watermark` key can be
-    detected by it. A `guidance_scale` s other than 1 moves logits to s times their own less s - 1
-    times those after `negative_prompt`, by default a prompt's last token.
+    a sequence's tokens, without its prompt, to that list. `grammar` makes a matcher for each
+    sequence, such as `Grammar.matcher`; a sequence ends where its matcher allows only an end. A
+    sequence ends before any text in `stop`. `logprobs` are of the full softmax, before edits. Draws
+    by a `watermark` key can be detected by it. A `guidance_scale` s other than 1 moves logits to
+    s times their own less s - 1 times those after `negative_prompt`, by default a prompt's last
+    token.
     """
 
     max_tokens: int = 128
@@ -47,6 +50,7 @@ class GenerationOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     banned: Sequence[int] = ()
     allowed: Sequence[int] | Callable[[Sequence[int]], Sequence[int]] | None = None
+    grammar: Callable[[], Matcher] | None = None
     stop: Sequence[str] = ()
     logprobs: bool = False
     ignore_end: bool = False  # decode on after the end of the text
@@ -112,6 +116,9 @@ class Continuation:
     _held: str = ""  # perhaps the beginning of a `stop`
     _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
+    def __post_init__(self) -> None:
+        self.matcher = None if self.options.grammar is None else self.options.grammar()
+
     @property
     def over(self) -> bool:
         """True after the end of the text or a `stop`."""
@@ -122,7 +129,8 @@ class Continuation:
         """Return the edits for the next token; the model's suppressed ones are banned."""
         made = self.options.edits(self.prompt, self.made)
         suppressed = self.context.gguf.suppressed
-        return replace(made, banned=(*made.banned, *suppressed)) if suppressed else made
+        banned = (*made.banned, *suppressed) if suppressed else made.banned
+        return replace(made, banned=banned, matcher=self.matcher)
 
     def next_draw(self) -> Sampling | None:
         """Return the options of the next draw; None if greedy."""
@@ -134,6 +142,8 @@ class Continuation:
     def take(self, token: int) -> str:
         """Append a token; return the text that is certain."""
         self.made.append(token)
+        if self.matcher is not None:
+            self.matcher.accept(token)
         if self.context.ends(token):
             return ""
         text: str = self._held + self._utf8.decode(self.context.piece(token))
@@ -166,8 +176,8 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
     groups: dict[Any, list[int]] = {}
     for place, (one, drawing) in enumerate(zip(each, draws, strict=True)):
         # A head takes one penalty, step, temperature and filters, and allow lists of all rows.
-        settings = drawing and drawing[2:]
-        alike = one.options.repetition_penalty, one.options.allowed is None, settings
+        settings, grammar = drawing and drawing[2:], one.matcher is None
+        alike = one.options.repetition_penalty, one.options.allowed is None, settings, grammar
         groups.setdefault(alike, []).append(place)
     ids, scanned = np.empty((2, len(each)), np.int32)
     proven = np.empty(len(each), np.bool_)

@@ -103,6 +103,11 @@ class LlamaModel:
         attributes, words = self.host.attributes, enumerate(self.gguf.vocabulary or ())
         return {id: one for id, one in words if one and attributes(self._model, id) & SPECIAL}
 
+    @property
+    def special_tokens(self) -> frozenset[int]:
+        """The tokens that plain text never spells: control tokens, and the unknown one."""
+        return frozenset(self._special)
+
     @cached_property
     def _special_name(self) -> re.Pattern[str]:
         return any_of({*self._special.values()})

@@ -1,0 +1,14 @@
+"""Grammars that tell which ids may come next, and decoders that follow them.
+
+llguidance (extra `grammar`) compiles JSON schemas, regular expressions and Lark grammars.
+"""
+
+from logitsieve.grammar.following import Followed, next_ids
+from logitsieve.grammar.grammars import Grammar, Grammars, TokenizerParts
+from logitsieve.grammar.matcher import Matcher, allowed_ids
+from logitsieve.grammar.xgrammar import XGrammar
+
+__all__ = [
+    "Followed", "Grammar", "Grammars", "Matcher", "TokenizerParts", "XGrammar", "allowed_ids",
+    "next_ids",
+]  # fmt: skip

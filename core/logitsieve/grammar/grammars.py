@@ -1,0 +1,246 @@
+"""Grammars by llguidance: JSON schemas, regular expressions and Lark, over a model's tokens.
+
+Its limits bound the work of compiling and of every step: a grammar beyond them is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.results import Int32
+from logitsieve.grammar.matcher import allowed_by
+from logitsieve.utils.environment import require
+
+MOST_BYTES = 1 << 16  # of a schema, a pattern or a grammar
+DEEPEST = 64  # levels of a schema
+KEPT = 32  # compiled grammars
+# What llguidance may spend: at most 0.1 s of a compilation, and 10 ms of a step, of one core.
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 100_000,
+    "step_lexer_fuel": 50_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 10_000,
+    "max_grammar_size": 50_000,
+}
+# Between the tokens of JSON, so that no text of white space alone goes on: as llama.cpp has it.
+WHITE_SPACE = r"( |\n {0,20})"
+SPECIAL = b"\xff"  # before the name of a special token, which no text spells
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerParts:
+    """What grammars need of a tokenizer."""
+
+    pieces: Sequence[bytes]  # by id; those of `special` ids are their names
+    special: frozenset[int]  # which no text spells
+    ends: Sequence[int]  # ids that end a text, at least one
+    tokenize: Callable[[str], Sequence[int]]  # of plain text, without a first token
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer; thread-safe. MissingExtra without llguidance."""
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        require("grammar", "llguidance")
+        import llguidance
+
+        if not parts.ends:
+            raise InvalidRequest("grammar", "a model without a token that ends a text", "one")
+        wrapper = llguidance.TokenizerWrapper(_Tokens(parts))
+        self.vocab_size, self.ends = len(parts.pieces), tuple(parts.ends)
+        self._lock, self._kept = Lock(), dict[tuple[str, str], Grammar]()
+        self._tokenizer = llguidance.LLTokenizer(
+            wrapper, n_vocab=self.vocab_size, eos_token=list(parts.ends)
+        )
+
+    def json_schema(
+        self, schema: str | bool | Mapping[str, Any], name: str = "json_schema"
+    ) -> Grammar:
+        """Compile a JSON schema (2020-12 and older); InvalidRequest names `name`.
+
+        A keyword that cannot be followed is refused. Texts are JSON with optional white space.
+        """
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        _check_size(text, name)
+        try:
+            read = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(name, f"{error!s:.160}", "a JSON schema") from error
+        if not isinstance(read, dict | bool):
+            raise InvalidRequest(name, f"{text!a:.80}", "a JSON schema: an object, true or false")
+        if read is False:
+            raise InvalidRequest(name, "false", "a schema that allows a text")
+        if _depth(read) > DEEPEST:
+            raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
+        if "x-guidance" in text:
+            raise InvalidRequest(name, "x-guidance", "keywords of JSON schemas")
+        read = {} if read is True else read
+        options = {"whitespace_pattern": WHITE_SPACE}
+        made = self._matchers.grammar_from_json_schema(read, overrides=options)
+        return self._compiled(made, name)
+
+    def json_object(self, name: str = "json_schema") -> Grammar:
+        """Compile a grammar of all JSON objects."""
+        return self.json_schema({"type": "object"}, name)
+
+    def regex(self, pattern: str, name: str = "regex") -> Grammar:
+        """Compile a regular expression (Rust's syntax, without look-around) for the whole text."""
+        _check_size(pattern, name)
+        return self._compiled(self._matchers.grammar_from_regex(pattern), name)
+
+    def lark(self, grammar: str, name: str = "grammar") -> Grammar:
+        """Compile a Lark grammar as llguidance reads it; the rule `start` is the text."""
+        _check_size(grammar, name)
+        return self._compiled(self._matchers.grammar_from_lark(grammar), name)
+
+    @property
+    def _matchers(self) -> Any:
+        import llguidance
+
+        return llguidance.LLMatcher
+
+    def _compiled(self, grammar: str, name: str) -> Grammar:
+        with self._lock:
+            if kept := self._kept.get((grammar, name)):
+                return kept
+        matcher = self._matchers(self._tokenizer, grammar, log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise InvalidRequest(name, _reason(matcher), "one that llguidance compiles")
+        made = Grammar(matcher, self, name)
+        made.matcher().mask()  # refuses a grammar of no text
+        with self._lock:
+            self._kept[grammar, name] = made
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
+        return made
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A compiled grammar."""
+
+    _compiled: Any
+    _of: Grammars
+    name: str  # the field that errors name
+
+    def matcher(self) -> LlMatcher:
+        """Return a matcher at the beginning of a text."""
+        return LlMatcher(self._compiled.deep_copy(), self._of.vocab_size, self._of.ends, self.name)
+
+
+class LlMatcher:
+    """A `Matcher` by llguidance.
+
+    Where a grammar forces bytes, the only allowed id is the first of the tokenizer's own for them;
+    where it forces the end, the first of the tokens that end a text.
+    """
+
+    def __init__(self, matcher: Any, vocab_size: int, ends: Sequence[int], name: str) -> None:
+        self.vocab_size, self._ends, self._name = vocab_size, ends, name
+        self._matcher = matcher
+        self._forced: list[int] | None = None
+        self._mask: Int32 | None = None
+
+    def allows(self, ids: Sequence[int]) -> Sequence[bool]:
+        """See `Matcher`."""
+        if forced := self.forced():
+            return [token == forced[0] for token in ids]
+        if self._mask is not None:
+            return allowed_by(self._mask, ids)
+        ends = self._ends if self._matcher.is_accepting() else ()
+        return [token in ends or self._matcher.validate_tokens([token]) == 1 for token in ids]
+
+    def accept(self, token: int) -> None:
+        """See `Matcher`."""
+        if token in self._ends and self._matcher.is_stopped() and not self._matcher.is_error():
+            return
+        self._mask = None
+        self._forced = self._forced[1:] or None if self._forced else None
+        if not self._matcher.consume_token(token):
+            if self._matcher.stop_reason().endswith("TooComplex"):
+                self._refuse()
+            raise InvalidRequest("token", token, f"an id that {self._name} allows")
+
+    def mask(self) -> Int32:
+        """See `Matcher`."""
+        if self._mask is None:
+            words = -(-self.vocab_size // 32)
+            if forced := self.forced():
+                mask = np.zeros(words, np.int32)
+                mask[forced[0] >> 5] = np.uint32(1 << (forced[0] & 31)).view(np.int32)
+            else:
+                mask = np.frombuffer(self._matcher.compute_bitmask(), np.int32)[:words].copy()
+                self._refuse()
+            self._mask = mask
+        return self._mask
+
+    def forced(self) -> Sequence[int]:
+        """See `Matcher`."""
+        if self._forced is None:
+            if self._matcher.is_stopped():
+                self._refuse()
+                self._forced = [self._ends[0]]
+            else:
+                self._forced = self._matcher.compute_ff_tokens()
+        return self._forced
+
+    def _refuse(self) -> None:
+        """InvalidRequest for a matcher that has failed, as at a limit of its work."""
+        if self._matcher.is_error():
+            raise InvalidRequest(self._name, _reason(self._matcher), "a simpler one, of some text")
+
+
+class _Tokens:
+    """A tokenizer as llguidance takes it."""
+
+    bos_token_id = None
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        self.eos_token_id = parts.ends[0]
+        self.tokens = [
+            SPECIAL + piece if token in parts.special else piece
+            for token, piece in enumerate(parts.pieces)
+        ]
+        self.special_token_ids = sorted(parts.special)
+        self._tokenize = parts.tokenize
+
+    def __call__(self, text: str) -> Sequence[int]:
+        if isinstance(text, bytes):
+            raise TypeError("a text, not bytes")
+        return list(self._tokenize(text)) if text else []
+
+
+def _check_size(text: str, name: str) -> None:
+    if not isinstance(text, str) or not text:
+        raise InvalidRequest(name, f"{text!a:.80}", "a text")
+    if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
+        raise InvalidRequest(name, f"{size} bytes", f"at most {MOST_BYTES} bytes")
+
+
+def _depth(value: Any) -> int:
+    """Return the levels of lists and objects, without recursion."""
+    depth, level = 0, [value] if isinstance(value, dict | list) else []
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            inner += each.values() if isinstance(each, dict) else each
+        level = [each for each in inner if isinstance(each, dict | list)]
+        depth += 1
+    return depth
+
+
+def _reason(matcher: Any) -> str:
+    return " ".join(matcher.get_error().removesuffix("<non-verbose/>").split())[:300]
+
+
+def _limits() -> Any:
+    import llguidance
+
+    return llguidance.LLParserLimits(**LIMITS, verbose_errors=False)
