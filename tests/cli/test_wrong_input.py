@@ -20,7 +20,7 @@ WRONG: dict[str, dict[str, str]] = {
         "load demo": "model: got demo, allowed: name@version",
         "unload demo@two": "model: got demo@two",
         "unload demo@2 --drain-s -1": "drain_s: got -1",
-        "load demo@2 --drain-s 3601": "drain_s: got 3601.0, allowed: seconds in 0..36",
+        "load demo@2 --drain-s 3601": "drain_s: got 3601.0, allowed: a number, 0 to 3600",
         "alias demo@2 --timeout-s 3601": "timeout_s: got 3601.0, allowed: a positive",
         "load demo@2 --api-key-file nowhere": "api_key_file: got nowhere",
         "remove demo@2": "remove",
@@ -74,7 +74,7 @@ WRONG: dict[str, dict[str, str]] = {
     },
     "evaluate INDEX --contexts DATA/H.npy": {
         "-k 0": "-k",
-        "-k 301": "k: got 301, allowed: 1..300",
+        "-k 301": "k: got 301, allowed: a whole number, 1 to 300",
         "--head svd": "head: got 'svd', allowed: full, screen",
         "--knob speed=1": "speed",
         "--knob probes=0": "probes",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.checks import whole
 from logitsieve.api.results import Float32
 from logitsieve.cli.options import KNOB, AsJson, IndexFolder, flag, numbers
 from logitsieve.cli.output import bars, print_json, print_table
@@ -46,8 +46,7 @@ def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = Fals
         chosen = opened.head(options.head, **numbers("knob", options.knob))
         full = opened.head("full")
         ks = sorted(set(options.k)) or [k for k in KS if k <= opened.vocab_size]
-        if ks[-1] > opened.vocab_size:
-            raise InvalidRequest("k", ks[-1], f"1..{opened.vocab_size}")
+        whole("k", ks[-1], 1, opened.vocab_size)
         judging = open_contexts(options.contexts, opened.dim)
         rows = min(judging.rows, options.max_rows)
         timed = judging.take(np.arange(min(rows, max(BLOCK_ROWS, batch))))

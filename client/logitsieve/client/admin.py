@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.checks import number
 from logitsieve.client.connection import AsyncConnection, BlockingConnection, Connection, Tls
 from logitsieve.client.decoder_client import ModelInfo, model_info
 from logitsieve.client.remote_decoder import awaited
@@ -17,9 +17,7 @@ MAX_DRAIN_S = 3600.0
 
 def drain_seconds(value: float) -> float:
     """Check `drain_s`."""
-    if not 0 <= value <= MAX_DRAIN_S:
-        raise InvalidRequest("drain_s", value, f"seconds in 0..{MAX_DRAIN_S:.0f}")
-    return value
+    return number("drain_s", value, 0.0, MAX_DRAIN_S)
 
 
 class AdminConnection(Connection):

@@ -1,5 +1,6 @@
 """Checks of arguments: each returns the value in its one form, or raises InvalidRequest."""
 
+from math import inf
 from numbers import Real
 from operator import index
 from typing import Any
@@ -13,7 +14,7 @@ INT32_MAX = int(np.iinfo(np.int32).max)
 STRONGEST = 1e3  # scale of guidance, either way
 
 
-def whole(field: str, value: Any, low: int, high: int) -> int:
+def whole(field: str, value: Any, low: int, high: float = inf) -> int:
     """Return `value` as an int between `low` and `high`."""
     if type(value) is int and low <= value <= high:
         return value
@@ -23,9 +24,9 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
         whole_number = index(value)
     except TypeError as error:
         got = f"{value!a:.80}"
-        raise InvalidRequest(field, got, f"a whole number, {low} to {high}") from error
+        raise InvalidRequest(field, got, _between("a whole number", low, high)) from error
     if not low <= whole_number <= high:
-        raise InvalidRequest(field, f"{whole_number!s:.80}", f"a whole number, {low} to {high}")
+        raise InvalidRequest(field, f"{whole_number!s:.80}", _between("a whole number", low, high))
     return whole_number
 
 
@@ -35,8 +36,13 @@ def number(field: str, value: Any, low: float, high: float) -> float:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        raise InvalidRequest(field, f"{value!a:.80}", f"a number, {low:g} to {high:.16g}")
+        allowed = _between("a number", f"{low:g}", high if high == inf else f"{high:.16g}")
+        raise InvalidRequest(field, f"{value!a:.80}", allowed)
     return float(value)
+
+
+def _between(kind: str, low: object, high: object) -> str:
+    return f"{kind}, {low} or more" if high == inf else f"{kind}, {low} to {high}"
 
 
 def flag(field: str, value: Any) -> bool:

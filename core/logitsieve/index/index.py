@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from logitsieve.api.checks import id_rows
+from logitsieve.api.checks import id_rows, whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.heads import HEADS, make_heads
@@ -146,8 +146,7 @@ def open_index(
     backend = backend_of(device)  # before anything is read
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
-    if type(threads) is not int or threads < 1:
-        raise InvalidRequest("threads", repr(threads), "an integer >= 1")
+    threads = whole("threads", threads, 1)
     use_cache(kernel_cache)
     contents = read_contents(path)
     if verify == "full":

@@ -178,11 +178,6 @@ def check_hidden(hidden_states: Tensor, in_features: int) -> None:
         raise InvalidRequest("hidden_states", "NaN or infinity", "finite numbers")
 
 
-def check_at_least(field: str, got: int, least: int, most: int | None = None) -> None:
-    if not isinstance(got, int) or got < least or (most is not None and got > most):
-        raise InvalidRequest(field, got, f">= {least}" if most is None else f"{least} .. {most}")
-
-
 def _check_range(classes: Tensor, named: Tensor, n_classes: int, ignore_index: int) -> None:
     wrong = named & ((classes < 0) | (classes >= n_classes))
     if bool(wrong.any()):

@@ -13,15 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
-from logitsieve.training.autograd.batch import (
-    RaggedCandidates,
-    SharedCandidates,
-    StepRng,
-    Targets,
-    check_at_least,
-)
+from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidates, StepRng, Targets
 from logitsieve.training.autograd.candidates import merge_classes, merged_logits
 from logitsieve.training.autograd.classes import BlockWeights, LogitForm
 from logitsieve.training.losses.loss import FullSoftmax, LossOptions
@@ -211,8 +206,8 @@ class DSoftmax(FullSoftmax):
         blocks: Sequence[tuple[int, int]] | None = None,
         **common: Unpack[LossOptions],
     ) -> None:
-        check_at_least("in_features", in_features, 3)
-        check_at_least("n_classes", n_classes, 3)
+        whole("in_features", in_features, 3)
+        whole("n_classes", n_classes, 3)
         blocks = _default_blocks(n_classes, in_features) if blocks is None else blocks
         _check_blocks(blocks, n_classes, in_features)
         order = torch.arange(n_classes)

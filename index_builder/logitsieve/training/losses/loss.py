@@ -16,8 +16,9 @@ from torch.nn import functional
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.training.autograd.batch import Targets, check_at_least, check_hidden, read_batch
+from logitsieve.training.autograd.batch import Targets, check_hidden, read_batch
 from logitsieve.training.autograd.classes import (
     Classes,
     ClassWeights,
@@ -85,8 +86,8 @@ class SoftmaxLoss(nn.Module, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_at_least("in_features", in_features, 1)
-        check_at_least("n_classes", n_classes, 2)
+        whole("in_features", in_features, 1)
+        whole("n_classes", n_classes, 2)
         if reduction not in ("mean", "sum", "none"):
             raise InvalidRequest("reduction", reduction, "mean, sum, none")
         self.in_features = in_features

@@ -7,6 +7,7 @@ The inner sum estimates Z = sum over V e^x without bias, its log with about -Var
 
 import copy
 from functools import partial
+from math import inf
 from typing import Any, Unpack
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from logitsieve.api.checks import number, whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.batch import (
     LARGEST_SEED,
@@ -21,7 +23,6 @@ from logitsieve.training.autograd.batch import (
     Randomness,
     SharedCandidates,
     Targets,
-    check_at_least,
     processes,
     with_targets,
 )
@@ -53,7 +54,7 @@ class SampledSoftmax(SoftmaxLoss):
         **common: Unpack[LossOptions],
     ) -> None:
         super().__init__(in_features, n_classes, **common)
-        check_at_least("seed", seed, 0, LARGEST_SEED)
+        whole("seed", seed, 0, LARGEST_SEED)
         self.random = Randomness(seed)
         self.in_batch = in_batch
         self.tracking = Tracking()
@@ -106,9 +107,8 @@ class SampledSoftmax(SoftmaxLoss):
         That period grows by `growth` each time. Return a handle with .remove(), or None without an
         index. Raises InvalidRequest.
         """
-        check_at_least("every", every, 1)
-        if not growth >= 1:
-            raise InvalidRequest("growth", growth, ">= 1")
+        whole("every", every, 1)
+        number("growth", growth, 1.0, inf)
         if self.proposal.index is None:
             return None
         check_trackable(optimizer, self.classes)

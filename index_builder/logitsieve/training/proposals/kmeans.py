@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index_builder.reduction import augmented
-from logitsieve.training.autograd.batch import StepRng, check_at_least
+from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.proposals.proposal import Csr, SearchProposal, sqrt_classes
 from logitsieve.training.structures.tables import Buckets
@@ -116,10 +117,10 @@ class KMeans(SearchProposal):
         super().start(classes, seed)
         count = self.n_classes
         n_lists = sqrt_classes(count, 4) if self.n_lists is None else self.n_lists
-        check_at_least("n_lists", n_lists, 1, count)
+        whole("n_lists", n_lists, 1, count)
         probes = self.nprobe
         self.probes = max(1, round(self.sizes.k * n_lists / count)) if probes is None else probes
-        check_at_least("nprobe", self.probes, 1, n_lists)
+        whole("nprobe", self.probes, 1, n_lists)
         self.index = self.lists = InvertedLists(
             count, n_lists, seed, normalized=classes.form.scale is not None
         )

@@ -13,10 +13,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from torch import Tensor
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
-from logitsieve.training.autograd.batch import RaggedCandidates, StepRng, Targets, check_at_least
+from logitsieve.training.autograd.batch import RaggedCandidates, StepRng, Targets
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.proposals.proposal import Proposal, sqrt_classes, with_uniform
 from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
@@ -73,7 +74,7 @@ class LNS(Proposal):
         count = self.n_classes
         self.most = sqrt_classes(count, 5) if self.cap is None else self.cap
         self.uniform = sqrt_classes(count) if self.n_uniform is None else self.n_uniform
-        check_at_least("n_uniform", self.uniform, 1, count)
+        whole("n_uniform", self.uniform, 1, count)
         family = self._family(classes.embedding_dim, seed)
         self.index = self.hashed = HashTables(count, family, keep=self.corrected)
 

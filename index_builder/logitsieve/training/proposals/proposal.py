@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.api.checks import whole
 from logitsieve.api.results import Float64, Int32, Int64
 from logitsieve.training.autograd.batch import (
     Candidates,
@@ -16,7 +17,6 @@ from logitsieve.training.autograd.batch import (
     SharedCandidates,
     StepRng,
     Targets,
-    check_at_least,
 )
 from logitsieve.training.autograd.classes import ClassWeights
 from logitsieve.training.kernels.random_numbers import add_uniform_sample
@@ -95,7 +95,7 @@ class SearchProposal(Proposal):
             n_uniform = min(most, self.default_n_uniform(k))
         self.sizes = SetSizes(k, n_uniform, k if self.max_shared is None else self.max_shared)
         for name, size in self.sizes._asdict().items():
-            check_at_least(name, size, 0, most)
+            whole(name, size, 0, most)
 
     @abstractmethod
     def default_n_uniform(self, k: int) -> int:

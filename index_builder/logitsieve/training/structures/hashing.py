@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.index_builder.reduction import draw_planes, hash_vectors
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS
-from logitsieve.training.autograd.batch import check_at_least
 from logitsieve.training.kernels.hadamard import padded, random_signs, structured_products
 from logitsieve.training.kernels.hash_codes import (
     codes_of_products,
@@ -73,8 +73,8 @@ class SimHash(Hashing):
     """Sides of random hyperplanes (Charikar 2002): agree with probability 1 - angle / pi."""
 
     def __init__(self, dim: int, *, tables: int, bits: int, seed: int) -> None:
-        check_at_least("tables", tables, 1, LARGEST_TABLES)
-        check_at_least("bits", bits, 1, LARGEST_BITS)
+        whole("tables", tables, 1, LARGEST_TABLES)
+        whole("bits", bits, 1, LARGEST_BITS)
         self.tables, self.hashes, self.bits = tables, bits, bits
         self.drawn = self._draw(dim, seed)
 
@@ -121,10 +121,10 @@ class DWTA(Hashing):
     """Largest coordinates of random windows of w and h; exact chances for vectors without zeros."""
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
-        check_at_least("tables", tables, 1, LARGEST_TABLES)
+        whole("tables", tables, 1, LARGEST_TABLES)
         if window < 2 or window & (window - 1) or window > dim:
             raise InvalidRequest("window", window, f"2, 4, 8, ... up to {dim}, the hidden size")
-        check_at_least("hashes", hashes, 1, LARGEST_BITS // int(log2(window)))
+        whole("hashes", hashes, 1, LARGEST_BITS // int(log2(window)))
         self.tables, self.hashes, self.bits = tables, hashes, hashes * int(log2(window))
         self.drawn = draw_windows(tables, hashes, window, dim, seed)
         self.dim = dim
