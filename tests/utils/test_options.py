@@ -36,9 +36,9 @@ def test_values_in_their_ranges_are_taken() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        *[("rows", value, "an integer from 1 to 64") for value in (0, 65, 1.0, True, None)],
-        *[("share", value, "a number from 0 to 1") for value in (-0.1, 2, "1", False)],
-        *[("seed", value, "an integer from 0 to 9") for value in (-1, 0.5)],
+        *[("rows", value, "a whole number, 1 to 64") for value in (0, 65, 1.0, True, None)],
+        *[("share", value, "a number, 0 to 1") for value in (-0.1, 2, "1", False)],
+        *[("seed", value, "a whole number, 0 to 9") for value in (-1, 0.5)],
     ],
 )
 def test_others_are_refused_by_name(name: str, value: Any, allowed: str) -> None:

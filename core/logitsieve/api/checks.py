@@ -21,13 +21,12 @@ def whole(field: str, value: Any, low: int, high: float = inf) -> int:
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
-        whole_number = index(value)
-    except TypeError as error:
+        if low <= (whole_number := index(value)) <= high:
+            return whole_number
+        got = f"{whole_number!s:.80}"
+    except TypeError:
         got = f"{value!a:.80}"
-        raise InvalidRequest(field, got, _between("a whole number", low, high)) from error
-    if not low <= whole_number <= high:
-        raise InvalidRequest(field, f"{whole_number!s:.80}", _between("a whole number", low, high))
-    return whole_number
+    raise InvalidRequest(field, got, between("a whole number", low, high))
 
 
 def number(field: str, value: Any, low: float, high: float) -> float:
@@ -36,13 +35,14 @@ def number(field: str, value: Any, low: float, high: float) -> float:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        allowed = _between("a number", f"{low:g}", high if high == inf else f"{high:.16g}")
-        raise InvalidRequest(field, f"{value!a:.80}", allowed)
+        raise InvalidRequest(field, f"{value!a:.80}", between("a number", low, high))
     return float(value)
 
 
-def _between(kind: str, low: object, high: object) -> str:
-    return f"{kind}, {low} or more" if high == inf else f"{kind}, {low} to {high}"
+def between(kind: str, low: float, high: float) -> str:
+    """Say which values of a kind are allowed."""
+    first, last = (f"{end:.16g}" if isinstance(end, float) else str(end) for end in (low, high))
+    return f"{kind}, {first} or more" if high == inf else f"{kind}, {first} to {last}"
 
 
 def flag(field: str, value: Any) -> bool:

@@ -8,6 +8,7 @@ from time import monotonic
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
+from logitsieve.api.checks import between
 from logitsieve.api.errors import InvalidRequest
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -29,7 +30,7 @@ def check_ranges(options: Any) -> None:
         value, hint = getattr(options, item.name), hints[item.name]
         several, kinds = get_origin(hint) is tuple, get_args(hint) or (hint,)
         if several and not (isinstance(value, tuple) and value):
-            raise InvalidRequest(item.name, value, "a tuple of one integer or more")
+            raise InvalidRequest(item.name, value, "a tuple of one whole number or more")
         if value is None and NoneType in kinds:
             continue
         low, high = item.metadata["low"], item.metadata["high"]
@@ -37,9 +38,8 @@ def check_ranges(options: Any) -> None:
         numbers = int if integral else (int, float)
         for one in value if several else [value]:
             if isinstance(one, bool) or not isinstance(one, numbers) or not low <= one <= high:
-                limits = f"of at least {low:g}" if high == inf else f"from {low:g} to {high:.16g}"
-                allowed = f"{'an integer' if integral else 'a number'} {limits}"
-                raise InvalidRequest(item.name, one, allowed)
+                kind = "a whole number" if integral else "a number"
+                raise InvalidRequest(item.name, one, between(kind, low, high))
 
 
 QUIET_S = 2.0  # shorter runs are silent

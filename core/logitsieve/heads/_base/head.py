@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy import ndarray
 
-from logitsieve.api.checks import whole
+from logitsieve.api.checks import between, whole
 from logitsieve.api.errors import InvalidKnob, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
@@ -175,9 +175,8 @@ def checked_knobs(
         number = isinstance(value, Real) and type(value) is not bool
         fits = number and (float(value).is_integer() or not knob.whole)
         if not fits or not knob.low <= value <= knob.high:
-            kind = "whole number" if knob.whole else "number"
-            allowed = f"a {kind}, {knob.low:g} to {knob.high:.16g}"
-            raise InvalidKnob(f"knobs.{name}", repr(value), allowed)
+            kind = "a whole number" if knob.whole else "a number"
+            raise InvalidKnob(f"knobs.{name}", repr(value), between(kind, knob.low, knob.high))
         point[name] = _number(knob, value)
     return point
 
