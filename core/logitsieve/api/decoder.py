@@ -3,8 +3,7 @@
 from __future__ import annotations  # help() shows types as they are written
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -47,20 +46,12 @@ class Engine(Protocol):
         """Answer a request of a `Decoder`'s methods; InvalidRequest names the field at fault."""
 
 
-METHOD_OF: Mapping[type[Request[Any]], str] = {
-    TopKRequest: "_topk",
-    ScoreRequest: "_score",
-    SampleRequest: "_sample",
-    BeamStepRequest: "_beam_step",
-}
-
-
 class EngineBase(ABC):
     """An engine that answers each kind of request by a method of its own."""
 
     def answer(self, request: Request[R]) -> R:
         """Answer a request; InvalidRequest names the field at fault."""
-        reply: R = getattr(self, METHOD_OF[type(request)])(request)
+        reply: R = getattr(self, f"_{request.METHOD}")(request)
         return reply
 
     @abstractmethod

@@ -156,6 +156,7 @@ class Request(ABC, Generic[R_co]):
     hidden_states: Any  # [B, D], of any form that `Decoder.topk` takes
     constraints: Constraints | None = field(default=None, kw_only=True)
 
+    METHOD: ClassVar[str]  # of a Decoder, which makes it
     ASKED: ClassVar[str]
     PURPOSE: ClassVar[Purpose] = ""  # what it needs from all V ids,
     CONSTRAINED: ClassVar[Purpose] = ""  # and with constraints
@@ -191,7 +192,7 @@ class TopKRequest(Request[TopKReply]):
 
     k: int
 
-    ASKED, PURPOSE = "k", "best"
+    METHOD, ASKED, PURPOSE = "topk", "k", "best"
 
     @property
     def ids_a_row(self) -> int:
@@ -205,7 +206,7 @@ class ScoreRequest(Request[ScoreReply]):
 
     token_ids: Int32
 
-    ASKED = "token_ids"
+    METHOD, ASKED = "score", "token_ids"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +215,7 @@ class SampleRequest(Request[SampleReply]):
 
     sampling: Sampling
 
-    ASKED = "sampling"
+    METHOD, ASKED = "sample", "sampling"
     PURPOSE = CONSTRAINED = "draws"
 
 
@@ -224,7 +225,7 @@ class BeamStepRequest(Request[BeamStepReply]):
 
     beams: Beams
 
-    ASKED, PURPOSE = "beams", "steps"
+    METHOD, ASKED, PURPOSE = "beam_step", "beams", "steps"
 
     @property
     def ids_a_row(self) -> int:

@@ -26,23 +26,23 @@ class Rpc(NamedTuple, Generic[R_co]):
 
     name: str
     field: str  # of a stream's DecodeRequest and DecodeResponse
-    method: str
+    kind: type[Request[R_co]]
     request: type[Any]
     response: type[Any]  # field 1 is its Answer, the others are named like `reply`'s arrays
     reply: type[R_co]
 
+    @property
+    def method(self) -> str:
+        """The method of a `Decoder` that asks for it."""
+        return self.kind.METHOD
 
-TOP_K = Rpc("TopK", "top_k", "topk", pb.TopKRequest, pb.TopKResponse, TopKReply)
+
+TOP_K = Rpc("TopK", "top_k", TopKRequest, pb.TopKRequest, pb.TopKResponse, TopKReply)
 BEAM_STEP = Rpc(
-    "BeamStep", "beam_step", "beam_step", pb.BeamStepRequest, pb.BeamStepResponse, BeamStepReply
+    "BeamStep", "beam_step", BeamStepRequest, pb.BeamStepRequest, pb.BeamStepResponse, BeamStepReply
 )
-SAMPLE = Rpc("Sample", "sample", "sample", pb.SampleRequest, pb.SampleResponse, SampleReply)
-SCORE = Rpc("Score", "score", "score", pb.ScoreRequest, pb.ScoreResponse, ScoreReply)
+SAMPLE = Rpc("Sample", "sample", SampleRequest, pb.SampleRequest, pb.SampleResponse, SampleReply)
+SCORE = Rpc("Score", "score", ScoreRequest, pb.ScoreRequest, pb.ScoreResponse, ScoreReply)
 
-RPC_OF: dict[type[Request[Any]], Rpc[Reply]] = {
-    TopKRequest: TOP_K,
-    BeamStepRequest: BEAM_STEP,
-    SampleRequest: SAMPLE,
-    ScoreRequest: SCORE,
-}
-RPCS = tuple(RPC_OF.values())
+RPCS: tuple[Rpc[Reply], ...] = TOP_K, BEAM_STEP, SAMPLE, SCORE
+RPC_OF: dict[type[Request[Any]], Rpc[Reply]] = {rpc.kind: rpc for rpc in RPCS}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from logitsieve.api.decoder import METHOD_OF, Decoder
+from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client import AsyncDecoderClient, AsyncDecodeStream, DecoderClient, DecodeStream
 from logitsieve.decoding import LocalDecoder
@@ -24,7 +24,7 @@ from logitsieve.server.scheduling.executor import compute, joined
 from logitsieve.server.scheduling.request import ALL, QueuedRequest, RunningMean
 from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.rpcs import RPC_OF, RPCS, Rpc
+from logitsieve.v1.rpcs import RPCS, Rpc
 from tests.server.messages import GOOD, changed, tensor
 from tests.server.rpc.test_codec import REPLIES
 from tests.server.test_congruence import ASKS, assert_same
@@ -108,13 +108,8 @@ async def test_a_mistake_in_a_later_part_names_the_row_of_the_request(whole: Loc
     assert "row 10" in str(error)
 
 
-def of_rpc(rpc: Rpc[Any]) -> str:
-    """The method of an engine."""
-    return METHOD_OF[next(kind for kind, one in RPC_OF.items() if one is rpc)]
-
-
 def in_oneof(message: Any, group: str, rpc: Rpc[Any], kind: Any) -> bool:
-    """Whether the message of a stream has its place for this RPC, of this kind."""
+    """Tell if the message of a stream has a place for this RPC, of this kind."""
     fields = message.DESCRIPTOR.oneofs_by_name[group].fields
     return any(f.name == rpc.field and f.message_type is kind.DESCRIPTOR for f in fields)
 
@@ -136,7 +131,7 @@ def test_every_place_of_an_rpc_is_filled(rpc: Rpc[Any]) -> None:
             decoder.__name__: inspect.signature(getattr(decoder, rpc.method)) == signature
             for decoder in DECODERS
         },
-        **{engine.__name__: of_rpc(rpc) in vars(engine) for engine in ENGINES},
+        **{engine.__name__: f"_{rpc.method}" in vars(engine) for engine in ENGINES},
         # An inherited method would be given tensors of the GPU.
         "GpuEngine": "answer" in vars(GpuEngine),
         "RayShardDecoder": hasattr(RayShardDecoder, rpc.method)
