@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 337,
-    "lines of source": 46_660,
-    "lines of core/": 19_997,
-    "lines of tests/": 44_056,
+    "lines of source": 46_646,
+    "lines of core/": 19_993,
+    "lines of tests/": 44_051,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_562,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest, between
 from logitsieve.api.results import ArrayLike, Int32
 
 INT32_MAX = int(np.iinfo(np.int32).max)
@@ -37,12 +37,6 @@ def number(field: str, value: Any, low: float, high: float) -> float:
     if not real or not low <= value <= high:
         raise InvalidRequest(field, f"{value!a:.80}", between("a number", low, high))
     return float(value)
-
-
-def between(kind: str, low: float, high: float) -> str:
-    """Say which values of a kind are allowed."""
-    first, last = (f"{end:.16g}" if isinstance(end, float) else str(end) for end in (low, high))
-    return f"{kind}, {first} or more" if high == inf else f"{kind}, {first} to {last}"
 
 
 def flag(field: str, value: Any) -> bool:

@@ -25,12 +25,19 @@ LogitsieveError
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 LONGEST = 300  # characters of a message
 MOST_ALLOWED = 200  # of these, for what is allowed
 LEAST = 40
+
+
+def between(kind: str, low: float, high: float) -> str:
+    """Say which values of a kind are allowed."""
+    first, last = (f"{end:.16g}" if isinstance(end, float) else str(end) for end in (low, high))
+    return f"{kind}, {first} or more" if high == inf else f"{kind}, {first} to {last}"
 
 
 def shortened(text: str, most: int = LONGEST) -> str:

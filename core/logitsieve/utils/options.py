@@ -8,8 +8,7 @@ from time import monotonic
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from logitsieve.api.checks import between
-from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.errors import InvalidRequest, between
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with (stage, done, total); total is 0 if unknown."""

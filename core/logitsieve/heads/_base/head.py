@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy import ndarray
 
-from logitsieve.api.checks import between, whole
-from logitsieve.api.errors import InvalidKnob, InvalidRequest
+from logitsieve.api.checks import whole
+from logitsieve.api.errors import InvalidKnob, InvalidRequest, between
 from logitsieve.api.results import ArrayLike, Float32, Float64, Int32, Int64
 from logitsieve.heads._base.spec import Arrays, PartSpec, check_structure
 from logitsieve.kernels.rows.functions import decoded
