@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 337,
-    "lines of source": 46_646,
+    "files of source": 338,
+    "lines of source": 46_807,
     "lines of core/": 19_993,
-    "lines of tests/": 44_051,
+    "lines of tests/": 44_174,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_562,
 }

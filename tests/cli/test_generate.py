@@ -189,3 +189,19 @@ def test_an_option_of_draws_draws(given: dict[str, Any], drawn: dict[str, Any]) 
     options = GenerateOptions(model=Path("m"), prompt=("a",), **given)
     always = {"max_tokens": 128, "stop": (), "logprobs": False}
     assert options.settings() == drawn | always
+
+
+def test_texts_of_a_schema_or_a_pattern(
+    run: Run, make_gguf: Make, gguf_index: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra grammar")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"enum": [7]}, "minItems": 1, "maxItems": 2}')
+    given = ("generate", "-m", make_gguf(), "--index", gguf_index, "-p", "the", "-n", 40, "--json")
+    [text] = json.loads(run(*given, "--json-schema", schema).stdout)["texts"]
+    assert json.loads(text) in ([7], [7, 7])
+    [text] = json.loads(run(*given, "--regex", "m{3}", "--head", "dense").stdout)["texts"]
+    assert text == "mmm"
+    run(*given, "--regex", "m{3", code=2, says="regex: got ")
+    run(*given, "--json-schema", tmp_path / "none", code=2, says="json_schema: got ")
+    run(*given, "--json-schema", schema, "--regex", "a", code=2, says="one of --json-schema")

@@ -37,7 +37,7 @@ VALUES: dict[str, list[Any]] = {
     "stream": ["yes"],
     "stream_options": [{"other": 1}],
     "suffix": ["end"],
-    "response_format": [{"type": "json_object"}],
+    "response_format": [{"type": "xml"}, 5],
 }
 BAD: list[tuple[dict[str, Any], str]] = [
     *(({"prompt": P, name: value}, name) for name, values in VALUES.items() for value in values),

@@ -23,6 +23,7 @@ from logitsieve.cli.options import (
     index_folder,
     llama_threads,
     read_all,
+    read_text,
     say_engine,
 )
 from logitsieve.cli.output import print_json
@@ -86,6 +87,10 @@ class GenerateOptions:
     max_tokens: int = flag(
         128, "Tokens of each continuation, at most.", "--max-tokens", "-n", min=1, max=1 << 30
     )
+    json_schema: Path | None = flag(
+        None, "A file with a JSON schema: each continuation is JSON of it.", "--json-schema"
+    )
+    regex: str | None = flag(None, "A regular expression that matches each whole continuation.")
     stop: tuple[str, ...] = flag((), "A text that ends a continuation before it; repeatable.")
     logprobs: bool = flag(
         False, "Add each token's log-probability under the full softmax to --json.", "--logprobs"
@@ -165,6 +170,20 @@ class GenerateOptions:
         more = {"max_tokens": self.max_tokens, "stop": self.stop, "logprobs": self.logprobs}
         return given | more
 
+    def grammar(self, context: LlamaContext) -> dict[str, Any]:
+        """Return the setting of a grammar; InvalidRequest names its option."""
+        if self.json_schema is None and self.regex is None:
+            return {}
+        if self.json_schema is not None and self.regex is not None:
+            raise InvalidRequest("regex", repr(self.regex), "one of --json-schema and --regex")
+        from logitsieve.client.llamacpp_grammar import grammars_of
+
+        grammars = grammars_of(context)
+        if self.json_schema is not None:
+            schema = read_text("json_schema", self.json_schema, "a file with a JSON schema")
+            return {"grammar": grammars.json_schema(schema).matcher}
+        return {"grammar": grammars.regex(self.regex or "").matcher}
+
 
 def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
@@ -191,6 +210,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
     sequences = len(given) * (1 if options.guidance_scale in (None, 1) else 2)
     with open_context(gguf, options.engine, sequences=sequences, **size) as context:
         say_engine(context, options.engine)
+        settings |= options.grammar(context)
         prompts = given
         if options.chat:
             prompts = tuple(chat_prompt(context, each, options.system) for each in given)

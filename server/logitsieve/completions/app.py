@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic, time
 from typing import Any
@@ -20,7 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from logitsieve.api.errors import InvalidRequest, ModelNotFound, naming
+from logitsieve.api.errors import InvalidRequest, MissingExtra, ModelNotFound, naming
+from logitsieve.client.llamacpp_grammar import grammars_of
 from logitsieve.completions import fields
 from logitsieve.completions.answers import Choice, CompletionWriter, Speller
 from logitsieve.completions.checkers import checked, integer
@@ -29,6 +30,7 @@ from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
+from logitsieve.grammar import Grammars
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
 from logitsieve.server.http.application import read_json
@@ -54,6 +56,7 @@ class Endpoint:
         self.engine, self.facts, self._lanes = engine, facts, lanes
         self._context: LlamaContext = engine.context
         self._timeout_s = timeout_s
+        self._grammars: Grammars | None = None
         self.speller = Speller(self._context)
         self.metrics = Metrics(engine)
 
@@ -97,6 +100,8 @@ class Endpoint:
         body = await read_json(request, MOST_JSON)
         work = partial(read, body, self._context, self.facts.name)
         asked = await self._lanes.run(ticket, work)
+        if asked.structure is not None:
+            asked = await self._lanes.run(ticket, partial(self._structured, asked), grammar=True)
         self.engine.check(len(asked.prompts) * asked.n)  # before all of them are made
         call = Call(self, asked, began, ticket)
         self.engine.submit(call.tasks)
@@ -113,6 +118,17 @@ class Endpoint:
             gone.cancel()
             whole.cancel()
             self.engine.cancel(call.tasks)
+
+    def _structured(self, asked: Asked) -> Asked:
+        """Compile the grammar that is asked for; InvalidRequest names its field."""
+        assert asked.structure is not None, "it is asked for"
+        try:
+            if self._grammars is None:  # in the thread of grammars alone
+                self._grammars = grammars_of(self._context)
+        except MissingExtra as error:
+            raise InvalidRequest(asked.structure.field, "a grammar", str(error)) from error
+        grammar = asked.structure.compiled(self._grammars)
+        return replace(asked, options=replace(asked.options, grammar=grammar.matcher))
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._described()]})

@@ -22,6 +22,7 @@ from logitsieve.completions.checkers import (
     text,
 )
 from logitsieve.completions.messages import messages
+from logitsieve.completions.structured import STRUCTURED, Structure, structure_of
 from logitsieve.llamacpp import LlamaContext, render_chat
 
 MOST_PROMPTS, MOST_CHOICES = 1024, 128
@@ -77,6 +78,7 @@ IGNORED = dict.fromkeys(
 )
 COMMON: dict[str, Checker] = {
     **IGNORED,
+    **STRUCTURED,
     "model": text,
     "max_tokens": integer(0, INT32_MAX),
     "temperature": lambda field, value: checked_temperature(value, HOTTEST),
@@ -111,7 +113,6 @@ CHAT: dict[str, Checker] = {
     "max_completion_tokens": integer(1, INT32_MAX),
     "logprobs": boolean,
     "top_logprobs": integer(0, MOST_LOGPROBS),
-    "response_format": only({"type": "text"}),
     "modalities": only(["text"]),
     "verbosity": only("medium"),
     "tool_choice": only("none"),
@@ -140,6 +141,7 @@ class Asked:
     stream: bool
     include_usage: bool
     chat: bool
+    structure: Structure | None
 
 
 def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
@@ -216,6 +218,7 @@ def _asked(
         stream=given.get("stream", False),
         include_usage=given.get("stream_options", False),
         chat=echo is None,
+        structure=structure_of(given),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 
-ENGINE, SHORT, LONG = range(3)  # places, each written by one thread
+ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each written by one thread
 MOST = 64  # requests of a place: the engine's sequences
 
 
@@ -13,7 +13,7 @@ class Journal:
 
     def __init__(self) -> None:
         context = get_context("spawn")
-        self._numbers = context.RawArray("q", (LONG + 1) * MOST)
+        self._numbers = context.RawArray("q", (GRAMMARS + 1) * MOST)
         self._beats = context.RawValue("q", 0)
 
     def beat(self) -> None:

@@ -1,4 +1,7 @@
-"""Threads that make tokens of texts: one for short requests, which never wait for a long one."""
+"""Threads that make tokens of texts: one for short requests, which never wait for a long one.
+
+Grammars are compiled in a third.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +10,7 @@ from time import monotonic
 from typing import TypeVar
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
-from logitsieve.completions.journal import LONG, SHORT, Journal
+from logitsieve.completions.journal import GRAMMARS, LONG, SHORT, Journal
 from logitsieve.completions.tickets import Ticket
 
 T = TypeVar("T")
@@ -26,19 +29,19 @@ class Lanes:
         self, journal: Journal, stuck: Callable[[], object], grace_s: float = GRACE_S
     ) -> None:
         self._journal, self._stuck, self._grace_s = journal, stuck, grace_s
-        self._pools = {place: ThreadPoolExecutor(1) for place in (SHORT, LONG)}
+        self._pools = {place: ThreadPoolExecutor(1) for place in (SHORT, LONG, GRAMMARS)}
         self._closed = False
         self._waiting = dict.fromkeys(self._pools, 0)
 
-    async def run(self, ticket: Ticket, work: Callable[[], T]) -> T:
-        """Return `work()`.
+    async def run(self, ticket: Ticket, work: Callable[[], T], *, grammar: bool = False) -> T:
+        """Return `work()`, in the thread of grammars if it is for one.
 
         DeadlineExceeded after the request's time, Overloaded if many wait, Unavailable after
         `close`.
         """
         if self._closed:
             raise Unavailable(STOPPING)
-        place = SHORT if ticket.size <= MOST_SHORT else LONG
+        place = GRAMMARS if grammar else SHORT if ticket.size <= MOST_SHORT else LONG
         if self._waiting[place] >= MOST_WAITING:
             raise Overloaded(f"{MOST_WAITING} texts wait to be read", RETRY_S)
 
