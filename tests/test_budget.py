@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 338,
     "lines of source": 46_807,
     "lines of core/": 19_993,
-    "lines of tests/": 44_174,
+    "lines of tests/": 44_175,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_562,
 }
