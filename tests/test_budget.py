@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 338,
-    "lines of source": 46_807,
+    "lines of source": 46_805,
     "lines of core/": 19_993,
     "lines of tests/": 44_175,
     "lines of tools/": 4_287,

@@ -44,13 +44,14 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
 
     def service(self, details: Any) -> grpc.RpcMethodHandler | None:
         try:
-            handler = self._handler(details)
-            if not details.method.startswith(HEALTH):
+            method = details.method
+            handler = self._found[method] if method in self._found else self._find(details)
+            if self._api_keys is not None and not method.startswith(HEALTH):
                 try:
                     self._check_key(details.invocation_metadata)
                 except ServiceError as error:
                     # A method name is a label only if the method exists.
-                    rpc = UNKNOWN if handler is None else details.method.rpartition("/")[2]
+                    rpc = UNKNOWN if handler is None else method.rpartition("/")[2]
                     return ending(failed(error, Call(rpc), self._metrics))
             return handler
         except Exception as error:  # gRPC would send its text to the client
@@ -61,15 +62,12 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
             header = next((str(value) for key, value in metadata or () if key == HEADER), "")
             self._api_keys.check(header, self._scope)
 
-    def _handler(self, details: Any) -> grpc.RpcMethodHandler | None:
-        method = details.method
-        if method not in self._found:
-            found = (handler.service(details) for handler in self._handlers)
-            handler = next((each for each in found if each is not None), None)
-            if handler is None:
-                return None
-            self._found[method] = self._reading(method, handler)
-        return self._found[method]
+    def _find(self, details: Any) -> grpc.RpcMethodHandler | None:
+        found = (handler.service(details) for handler in self._handlers)
+        handler = next((each for each in found if each is not None), None)
+        if handler is not None:
+            handler = self._found[details.method] = self._reading(details.method, handler)
+        return handler
 
     def _reading(self, method: str, handler: Any) -> grpc.RpcMethodHandler:
         intake = self._probes if method.startswith(HEALTH) else self._intake

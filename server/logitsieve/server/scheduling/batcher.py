@@ -81,8 +81,8 @@ class Batcher:
             wait_s = waited_s + self.wait_s * queues
             if wait_s > PATIENCE * (waited_s + time_left_s):
                 raise self._overloaded(f"the queue takes too much of the {time_left_s:.3g} s left")
-        if self.in_flight >= self._max_in_flight:
-            raise self._overloaded(f"{self.in_flight} requests are in flight, the most allowed")
+        if (most := len(self._in_flight)) >= self._max_in_flight:
+            raise self._overloaded(f"{most} requests are in flight, the most allowed")
 
     def put(self, queued: QueuedRequest, waited_s: float = 0.0) -> None:
         """Append a request; raises like `admit`.
@@ -101,7 +101,7 @@ class Batcher:
             if self._queue and self.rows + queued.left > self._max_rows:
                 reason = f"{self.rows} rows wait, {self._max_rows} are the most allowed"
                 raise self._overloaded(reason)
-            alone = self.in_flight < self._workers
+            alone = len(self._in_flight) < self._workers
             queued.ready_at = 0.0 if alone else self._clock() + self._delay_s
             self._append(queued)
             self._in_flight.add(queued)
