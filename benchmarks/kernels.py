@@ -5,8 +5,9 @@ the cache level that holds them (measured in the same run), and its multiply-add
 loop that does nothing else. Entry kernels are called directly; benchmarks.screen
 has what Python adds.
 
-With `--model NAME INDEX CONTEXTS`, again for each model, the bytes, thread CPU time and bandwidth
-of each grade of its sketch and of `full`, on contexts that `logitsieve capture` wrote.
+With `--model NAME INDEX CONTEXTS`, again for each model, the bytes, time and bandwidth of each
+grade of its sketch and of `full`, on contexts that `logitsieve capture` wrote. Results by AVX-512
+and by AVX2 stand side by side: run it again held to AVX2.
 """
 
 import statistics
@@ -26,6 +27,7 @@ from benchmarks.tables.service import model_kernels as model_table
 from logitsieve.heads import FullHead, ScreenHead, SketchHead, Softmax
 from logitsieve.index_builder.fit import sketch as fit
 from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
+from logitsieve.kernels.simd.lanes import cpu_has
 from logitsieve.kernels.topk.exact_topk import csr_logits
 
 SHAPES = ((10_000, 200), (15_852, 512), (10_000, 1_500), (80_000, 400), (250_000, 1_024))
@@ -56,8 +58,9 @@ def main() -> None:
             for one in measure_model(name, Path(index), Path(contexts))
         ]
         out = options.out.with_name("model-" + options.out.name)
-        raw.write(out, {"machine": about, "k": K, "threads": 1, "records": models})
-        print(f"{about}, 1 thread\n\n{model_table(models)}")
+        found = raw.read(out) | {instructions(): {"machine": about, "k": K, "records": models}}
+        raw.write(out, found)
+        print(f"{about}\n\n{model_table(found)}")
         return
     peak = fused_peak()
     about["multiply_adds_per_ns"] = peak
@@ -68,6 +71,11 @@ def main() -> None:
     ]
     raw.write(options.out, {"machine": about, "k": K, "threads": 1, "records": records})
     print(f"{about}, 1 thread\n\n{table(records)}")
+
+
+def instructions() -> str:
+    """Name the widest that kernels are compiled for."""
+    return "AVX-512" if cpu_has("avx512f") else "AVX2" if cpu_has("avx2") else "others"
 
 
 def works(vocab_size: int, dim: int) -> list[Work]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from time import thread_time_ns
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from logitsieve.heads.sketch import GRADES
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder.contexts import open_contexts
 from logitsieve.kernels.compile import kernel
+from logitsieve.kernels.sampling.floors import no_noise
 from logitsieve.kernels.simd.dots import row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.sketch.levels import LEVEL_COUNT
@@ -30,7 +31,7 @@ from logitsieve.kernels.topk.queries import LOGITS, begin_block, query_size
 K = 5
 ROWS = 24  # contexts, far apart
 TURNS = 7  # of all calls; a call's time is the least of its turns
-BATCHES = 1, 8
+CALLS = (1, 1), (8, 1), (1, 2)  # rows and threads
 
 
 @kernel("(int64, float32[:,::1], int64, float64[:,::1])")
@@ -48,7 +49,7 @@ def groups_read(address: int, hidden_states: Any, limit: int, read: Any) -> int:
         )  # fmt: skip
         if bad >= 0:
             break
-        sieve(descriptor, queries, sieving, groups, one, FORGET)
+        sieve(descriptor, queries, sieving, groups, one, FORGET, no_noise())
         counts = sieved_of(descriptor, sieving, 0, groups, limit, FORGET).counts
         for level in range(LEVEL_COUNT):
             read[row, level] = counts[READ + level]
@@ -74,32 +75,34 @@ def read_rate(size: int) -> float:
 
 
 def measure_model(name: str, index: Path, contexts: Path) -> list[dict[str, Any]]:
-    """Each grade of a sketch, and `full`, for batches of one row and more."""
-    opened = open_index(index)
-    held, most = open_contexts(contexts, opened.softmax.dim), max(BATCHES)
+    """Each grade of a sketch, and `full`, for a row, for more rows, and by two threads."""
+    opened = {threads: open_index(index, threads=threads) for threads in (1, 2)}
+    held = open_contexts(contexts, opened[1].softmax.dim)
+    most = max(count for count, _ in CALLS)
     starts = np.arange(ROWS) * (held.rows - most) // ROWS
-    batches = {n: [held.take(start + np.arange(n)) for start in starts] for n in BATCHES}
-    calls: dict[tuple[str, int], list[Callable[[], object]]] = {}
-    sizes: dict[str, float] = {"full": opened.softmax.stored.nbytes}
-    for label, head in _heads(opened).items():
-        if label != "full":
-            sizes[label] = sketch_bytes(head, held.take(starts))
-        for count, rows in batches.items():
-            calls[label, count] = [lambda h=head, r=r: h.topk(r, K) for r in rows]  # type: ignore[misc]
-    times = {key: np.full(len(starts), np.inf) for key in calls}
+    sizes: dict[str, float] = {"full": opened[1].softmax.stored.nbytes}
+    calls: dict[tuple[str, int, int], list[Callable[[], object]]] = {}
+    for count, threads in CALLS:
+        rows = [held.take(start + np.arange(count)) for start in starts]
+        for label, head in _heads(opened[threads]).items():
+            if label not in sizes:
+                sizes[label] = sketch_bytes(head, held.take(starts))
+            some = [lambda h=head, r=r: h.topk(r, K) for r in rows]  # type: ignore[misc]
+            calls[label, count, threads] = some
+    times = {key: np.full(ROWS, np.inf) for key in calls}
     for _ in range(TURNS):
         for key, some in calls.items():
             for i, call in enumerate(some):
-                begun = thread_time_ns()
+                begun = perf_counter_ns()
                 call()
-                times[key][i] = min(times[key][i], thread_time_ns() - begun)
+                times[key][i] = min(times[key][i], perf_counter_ns() - begun)
     rates = {label: read_rate(int(size)) for label, size in sizes.items()}
     return [
         {
-            "model": name, "kernel": label, "batch": count, "bytes": sizes[label],
-            "us": float(np.median(found)) / 1000, "read_GBps": rates[label],
+            "model": name, "kernel": label, "batch": count, "threads": threads,
+            "bytes": sizes[label], "us": float(np.median(found)) / 1000, "read_GBps": rates[label],
         }
-        for (label, count), found in times.items()
+        for (label, count, threads), found in times.items()
     ]  # fmt: skip
 
 

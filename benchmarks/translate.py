@@ -40,7 +40,7 @@ from logitsieve.heads import Softmax
 from logitsieve.index import open_index
 
 MOST_WORDS = 80
-CAPTURED_EVERY, HELDOUT = 45, 300  # sentences of train.tsv, of valid.tsv
+CAPTURED_EVERY, HELDOUT = 15, 300  # sentences of train.tsv, of valid.tsv
 POINTS: dict[str, dict[str, Any]] = {
     "logitsieve": {},
     "logitsieve, p10 >= 0.99": {"min_precision": 0.99},

@@ -19,23 +19,31 @@ def kernels(records: list[dict[str, Any]]) -> str:
     return markdown(head, rows)
 
 
-def model_kernels(records: list[dict[str, Any]]) -> str:
-    """Calls of one row beside the time to read their bytes; of more rows beside one row's."""
-    alone = {(one["model"], one["kernel"]): one["us"] for one in records if one["batch"] == 1}
+def model_kernels(found: dict[str, Any]) -> str:
+    """Calls of one row beside the time to read their bytes; of more rows and threads beside these.
+
+    By instructions, each with its time, its share of the time to read as many bytes, what eight
+    rows take over one and how many times as fast two threads are.
+    """
+    us = {
+        (name, one["model"], one["kernel"], one["batch"], one["threads"]): one["us"]
+        for name, run in found.items()
+        for one in run["records"]
+    }
     rows = []
-    for one in records:
-        mb, us, rate = one["bytes"] / 1e6, one["us"], one["read_GBps"]
-        reading = [
-            f"{mb:,.1f}",
-            f"{1e3 * mb / us:.1f}",
-            f"{rate:.1f}",
-            f"{us * rate / mb / 1e3:.2f}",
-        ]
-        shown = reading if one["batch"] == 1 else [""] * 4
-        over = f"{us / alone[one['model'], one['kernel']]:.2f}"
-        rows.append([one["model"], one["kernel"], str(one["batch"]), f"{us:,.0f}", *shown, over])
-    head = ["model", "kernel", "rows", "us a call", "MB read", "GB/s", "of GB/s", "time / reading"]
-    return markdown([*head, "/ one row"], rows)
+    for one in next(iter(found.values()))["records"]:
+        if (one["batch"], one["threads"]) != (1, 1):
+            continue
+        key, cells = (one["model"], one["kernel"]), []
+        for name in found:
+            alone = us[name, *key, 1, 1]
+            reading = one["bytes"] / one["read_GBps"] / 1e3
+            more = us[name, *key, 8, 1] / alone, alone / us[name, *key, 1, 2]
+            cells += [f"{alone:,.0f}", f"{alone / reading:.2f}", *(f"{each:.2f}x" for each in more)]
+        rows.append([*key, f"{one['bytes'] / 1e6:,.1f}", *cells])
+    parts = "us", "/ reading", "8 rows / 1", "2 threads"
+    head = ["model", "kernel", "MB read", *(f"{name}: {part}" for name in found for part in parts)]
+    return markdown(head, rows)
 
 
 def calls(asked: dict[str, Any]) -> str:
@@ -129,6 +137,7 @@ def cells(run: dict[str, Any]) -> list[str]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "kernels": lambda: kernels(load("kernels")["records"]),
+    "model-kernels": lambda: model_kernels(load("model-kernels")),
     "calls": lambda: calls(load("rpc")["asked"]),
     "steps": lambda: steps(load("rpc")["steps"]),
     "load": under_load,
