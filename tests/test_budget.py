@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 338,
-    "lines of source": 46_805,
+    "lines of source": 46_794,
     "lines of core/": 19_993,
-    "lines of tests/": 44_175,
+    "lines of tests/": 44_200,
     "lines of tools/": 4_287,
-    "lines of benchmarks/": 8_562,
+    "lines of benchmarks/": 8_582,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from logitsieve.api.results import Float32, Float64
-from logitsieve.heads import FullHead, Head, SketchHead, Softmax
+from logitsieve.heads import FullHead, SketchHead, Softmax
 from logitsieve.heads._base.spec import Arrays
 from logitsieve.index.reader import Report
 from logitsieve.index.verify import counter
@@ -39,8 +39,7 @@ from logitsieve.kernels.sketch.sketch import widths_of
 ROTATION = 1  # the stream of random numbers that draws it
 # Of the identity in second moments, of rows and of contexts: other text has other directions.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-WIDTHS = 16, 32, 64, 128  # coordinates in eight bits; a wider sketch is tried while it gains
-MANY_ROWS = 64  # of a call, which counts as much as one row alone
+WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 take longer for one row a call
 MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # of second moments
 # Of the rows, that level 0 leaves: 0.14 of an LSTM's with D = 200, but 0.82 of SmolLM2's.
 STEEP = 0.25
@@ -48,10 +47,10 @@ JUDGED_ROWS, JUDGING = 1 << 14, 64  # rows and contexts that show it
 
 
 def fit_sketch(inputs: BuildInputs) -> FitResult | None:
-    """Return the sketch measured fastest; None if it takes as long as all logits.
+    """Return the sketch; None if it is measured to take as long as all logits.
 
-    Without held-out contexts, or if the build is reproducible, it is the narrowest; it is made in
-    any case if the heads were named.
+    It is made in any case if the heads were named, the build is reproducible or no contexts are
+    held out.
     """
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     contexts_DD = np.eye(softmax.dim) / softmax.dim
@@ -61,30 +60,20 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
     with one_thread():  # more threads take no less time
         basis_DD = balanced(row_moments(softmax, RIDGE), contexts_DD)
     progress("basis", 1, 1)
-    threads, trial = inputs.config.threads, inputs.trial
-    made: dict[int, dict[str, np.ndarray]] = {}
-    heads: dict[int, Head] = {0: FullHead(softmax, threads=threads)}
-
-    def make(first: int) -> None:
-        turned = rotate_all(inputs, rounded(rotated_at_random(basis_DD, first, seed)))
-        report = counter(progress, "codes", softmax.vocab_size)
-        made[first] = code(turned, first, threads, report)
-        heads[first] = SketchHead(softmax, made[first], fallback=heads[0], threads=threads)
-
-    def took(first: int) -> float:
-        return trial.us(heads[first]) * trial.us(heads[first], MANY_ROWS)
-
-    make(best := WIDTHS[0])
-    if inputs.heldout.rows > 0 and not inputs.config.reproducible:
-        for wider in WIDTHS[1:]:
-            make(wider)
-            if fastest((best, wider), took) == best:
-                break
-            del made[best], heads[best]
-            best = wider
-        if not inputs.named and fastest((0, best), lambda first: trial.us(heads[first])) == 0:
+    threads, first = inputs.config.threads, width_of(softmax.dim)
+    turned = rotate_all(inputs, rounded(rotated_at_random(basis_DD, first, seed)))
+    arrays = code(turned, first, threads, counter(progress, "codes", softmax.vocab_size))
+    if inputs.heldout.rows > 0 and not (inputs.config.reproducible or inputs.named):
+        full = FullHead(softmax, threads=threads)
+        heads = full, SketchHead(softmax, arrays, fallback=full, threads=threads)
+        if fastest(heads, inputs.trial.us) is full:
             return None
-    return FitResult(made[best], {"coarse": best, "coordinates": softmax.dim}, {})
+    return FitResult(arrays, {"coarse": first, "coordinates": softmax.dim}, {})
+
+
+def width_of(dim: int) -> int:
+    """Return the widest of WIDTHS that is a quarter of a row or less, or the narrowest."""
+    return max((width for width in WIDTHS if width <= dim // 4), default=WIDTHS[0])
 
 
 def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
