@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 338,
-    "lines of source": 46_794,
-    "lines of core/": 19_993,
-    "lines of tests/": 44_200,
+    "files of source": 339,
+    "lines of source": 47_039,
+    "lines of core/": 20_013,
+    "lines of tests/": 44_366,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_582,
 }

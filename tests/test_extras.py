@@ -26,6 +26,7 @@ EXTRAS = {
     "core/logitsieve/api": "",
     "core/logitsieve/utils": "",
     "core/logitsieve/gpu": "gpu",
+    "core/logitsieve/grammar": "server grammar",
     "core/logitsieve/llamacpp": "llamacpp",
     "core/logitsieve/llamacpp/ik.py": "ik",
     "index_builder": "builder",

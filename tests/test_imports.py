@@ -54,7 +54,7 @@ CONFINED: dict[str, set[str]] = {
     "gguf": {"llamacpp"},
     "llvmlite": {"kernels", "training"},
     "llguidance": {"grammar"},
-    "torch": {"index_builder", "training", "cli", "client", "gpu", "utils", "grammar"},
+    "torch": {"index_builder", "training", "cli", "client", "gpu", "utils"},
     "triton": {"gpu"},
     "transformers": {"index_builder", "client"},
     "faiss": {"training"},

@@ -15,10 +15,8 @@ from tests.refusals import refused
 
 openai = pytest.importorskip("openai", reason="openai is not installed: pip install '.[dev]'")
 
-REFUSED_CHAT = {
-    *("audio", "functions", "moderation", "reasoning_effort", "tools", "web_search_options")
-}
-REFUSED_MESSAGE = {"audio", "function_call", "tool_call_id"}
+REFUSED_CHAT = {*("audio", "functions", "moderation", "reasoning_effort", "web_search_options")}
+REFUSED_MESSAGE = {"audio", "function_call"}
 USER = {"role": "user", "content": "the time"}
 
 
@@ -84,8 +82,8 @@ WRONG: list[tuple[Any, str]] = [
     (USER | {"content": None}, ".content"),
     ({"role": "user"}, ".content"),
     (USER | {"name": 5}, ".name"),
-    (USER | {"tool_calls": [{"id": "a"}]}, ".tool_calls"),
-    (USER | {"tool_call_id": "a"}, ".tool_call_id"),
+    (USER | {"tool_calls": [{"id": "a"}]}, ".tool_calls[0]"),
+    (USER | {"tool_call_id": 5}, ".tool_call_id"),
     (USER | {"content": [{"type": "text"}]}, ".content[0].text"),
     (USER | {"content": [PARTS[0], {"type": "text", "text": 5}]}, ".content[1].text"),
     (USER | {"content": [PARTS[0] | {"more": 1}]}, ".content[0].more"),

@@ -77,7 +77,7 @@ class Grammars:
             raise InvalidRequest(name, f"{text!a:.80}", "a JSON schema: an object, true or false")
         if read is False:
             raise InvalidRequest(name, "false", "a schema that allows a text")
-        if _depth(read) > DEEPEST:
+        if depth(read) > DEEPEST:
             raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
         if "x-guidance" in text:
             raise InvalidRequest(name, "x-guidance", "keywords of JSON schemas")
@@ -224,7 +224,7 @@ def _check_size(text: str, name: str) -> None:
         raise InvalidRequest(name, f"{size} bytes", f"at most {MOST_BYTES} bytes")
 
 
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
     """Return the levels of lists and objects, without recursion."""
     depth, level = 0, [value] if isinstance(value, dict | list) else []
     while level:

@@ -30,12 +30,9 @@ class XGrammar:
     def mask(self) -> Int32:
         """See `Matcher`."""
         if self._mask is None:
-            import torch
-
-            words = -(-self.vocab_size // 32)
-            bits = torch.full((1, words), -1, dtype=torch.int32)
+            bits = np.full((1, -(-self.vocab_size // 32)), -1, np.int32)
             self._matcher.fill_next_token_bitmask(bits)
-            self._mask = bits.numpy()[0]
+            self._mask = bits[0]
         return self._mask
 
     def forced(self) -> Sequence[int]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from os.path import commonprefix
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.llamacpp.model_file import GgufModel
@@ -23,7 +23,8 @@ SPECIAL = {  # names in templates, and in GGUF files
 }
 PRIVATE = range(0xF0000, 0xFFFFE)  # characters
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
+Given = Mapping[str, Any]  # messages and tools
 
 
 class Model(Protocol):
@@ -38,13 +39,13 @@ class ChatPrompt(str):
     as plain text.
     """
 
-    __slots__ = ("_messages", "_render")
-    _messages: Messages
-    _render: Callable[[Messages], str]
+    __slots__ = ("_given", "_render")
+    _given: Given
+    _render: Callable[[Given], str]
 
-    def __new__(cls, render: Callable[[Messages], str], messages: Messages) -> Self:
-        made = super().__new__(cls, render(messages))
-        made._render, made._messages = render, messages
+    def __new__(cls, render: Callable[[Given], str], given: Given) -> Self:
+        made = super().__new__(cls, render(given))
+        made._render, made._given = render, given
         return made
 
     def parts(self, name: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
@@ -52,7 +53,7 @@ class ChatPrompt(str):
 
         They are not between two of the template's own where a message has the name of one.
         """
-        texts = [text for message in self._messages for text in message.values()]
+        texts = [*_texts(self._given)]
         if not any(map(name.search, texts)):
             yield str(self), True
             return
@@ -62,9 +63,7 @@ class ChatPrompt(str):
         def marked(text: str) -> str:
             return name.sub(rf"{first}\g<0>{last}", text)
 
-        rendered = self._render(
-            [{key: marked(text) for key, text in one.items()} for one in self._messages]
-        )
+        rendered = self._render(_mapped(self._given, marked))
         unmarked = dict.fromkeys(map(ord, (first, last)))
         if rendered.translate(unmarked) != self:
             got = "a special token's name in a message, which the template changes"
@@ -92,6 +91,28 @@ def _parts(
         yield rendered[start:].translate(unmarked), False
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts of a value as JSON has it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield key
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value with each of its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(each, change) for key, each in value.items()}
+    return [_mapped(each, change) for each in value] if isinstance(value, list | tuple) else value
+
+
 def any_of(names: Collection[str]) -> re.Pattern[str]:
     """Return a pattern of the longest of `names`: a tree, for vocabularies have thousands."""
     return re.compile(_branches(names) or "(?!)")
@@ -114,7 +135,9 @@ def chat_prompt(model: Model, message: str, system: str | None = None) -> ChatPr
     )
 
 
-def render_chat(model: Model, messages: Messages) -> ChatPrompt:
+def render_chat(
+    model: Model, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None
+) -> ChatPrompt:
     """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
 
     InvalidRequest names `chat` without a template, or if it refuses the messages; MissingExtra
@@ -128,12 +151,12 @@ def render_chat(model: Model, messages: Messages) -> ChatPrompt:
         raise InvalidRequest("chat", "a file without a chat template", TEMPLATED)
     special = {name: text for name, key in SPECIAL.items() if (text := model.gguf.special(key))}
 
-    def rendered(messages: Messages) -> str:
+    def rendered(given: Given) -> str:
         try:
             return render(
                 template,
-                messages=messages,
-                tools=None,
+                messages=given["messages"],
+                tools=given["tools"],
                 documents=None,
                 add_generation_prompt=True,
                 **special,
@@ -142,4 +165,4 @@ def render_chat(model: Model, messages: Messages) -> ChatPrompt:
             reason = ascii(str(error) or type(error).__name__)[1:-1]
             raise InvalidRequest("chat", f"{reason:.160}", TEMPLATED) from error
 
-    return ChatPrompt(rendered, messages)
+    return ChatPrompt(rendered, {"messages": messages, "tools": tools})

@@ -9,6 +9,7 @@ from typing import Any
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.completions.decode_loop import Piece, Scored, Task
 from logitsieve.completions.fields import Asked
+from logitsieve.completions.tools import CallReader
 from logitsieve.llamacpp import LlamaContext
 
 SPELLINGS_KEPT = 1 << 16
@@ -54,6 +55,7 @@ class Choice:
     speller: Speller
     echoed: str  # the prompt's text, once
     logprobs: bool
+    reader: CallReader | None = None
     finish: str = ""
     text: str = ""
     made: int = 0
@@ -74,12 +76,21 @@ class Choice:
             text, self.echoed = self.echoed, ""
         else:
             self.made += len(piece.tokens)
+            if self.reader is not None:
+                text = self.reader.shown(text, bool(piece.finish))
         if self.logprobs:
             self.tokens += piece.tokens
             self.log_z += [one.log_z for one in piece.tokens]
         self.text += text
         self.finish = piece.finish or self.finish
+        if self.calls:
+            self.finish = "tool_calls"
         return text
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The tools that it calls, once it has ended."""
+        return [self.reader.call] if self.reader is not None and self.reader.call else []
 
     def legacy(self) -> dict[str, Any] | None:
         """Return a completion's `logprobs` of tokens not shown before."""
@@ -149,9 +160,11 @@ class CompletionWriter:
         finish = choice.finish or None
         one: dict[str, Any] = {"index": choice.index, "finish_reason": finish}
         if self.asked.chat:
-            delta = {"role": "assistant", "content": ""} if first else {}
+            delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
             if text:
                 delta["content"] = text
+            if choice.calls:
+                delta["tool_calls"] = [{"index": 0, **one} for one in choice.calls]
             one |= {"delta": delta, "logprobs": None if first else choice.content()}
             return self._around("chat.completion.chunk", [one])
         return self._around("text_completion", [one | {"text": text, "logprobs": choice.legacy()}])
@@ -173,7 +186,9 @@ class CompletionWriter:
     def _whole(self, choice: Choice) -> dict[str, Any]:
         one: dict[str, Any] = {"index": choice.index, "finish_reason": choice.finish}
         if self.asked.chat:
-            message = {"role": "assistant", "content": choice.text, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+            if choice.calls:
+                message |= {"content": choice.text or None, "tool_calls": choice.calls}
             return one | {"message": message, "logprobs": choice.content()}
         return one | {"text": choice.text, "logprobs": choice.legacy()}
 

@@ -30,6 +30,7 @@ from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
+from logitsieve.completions.tools import CallReader
 from logitsieve.grammar import Grammars
 from logitsieve.llamacpp import LlamaContext, render_chat
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
@@ -212,7 +213,9 @@ class Call:
         for index, task in enumerate(self.tasks):
             text = asked.texts[index // asked.n]
             text = speller.text(task.prompt) if text is None else text
-            choices.append(Choice(index, task, speller, text if asked.echo else "", scores))
+            reader = None if asked.calls is None else CallReader(asked.calls.marked)
+            echoed = text if asked.echo else ""
+            choices.append(Choice(index, task, speller, echoed, scores, reader))
         facts, kind = endpoint.facts, "chatcmpl" if asked.chat else "cmpl"
         name = f"{kind}-{secrets.token_hex(12)}"
         about = name, facts.name, int(time()), facts.index_hash()

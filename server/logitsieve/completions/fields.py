@@ -23,6 +23,7 @@ from logitsieve.completions.checkers import (
 )
 from logitsieve.completions.messages import messages
 from logitsieve.completions.structured import STRUCTURED, Structure, structure_of
+from logitsieve.completions.tools import Calling, calling, tool_choice, tools
 from logitsieve.llamacpp import LlamaContext, render_chat
 
 MOST_PROMPTS, MOST_CHOICES = 1024, 128
@@ -115,7 +116,8 @@ CHAT: dict[str, Checker] = {
     "top_logprobs": integer(0, MOST_LOGPROBS),
     "modalities": only(["text"]),
     "verbosity": only("medium"),
-    "tool_choice": only("none"),
+    "tools": tools,
+    "tool_choice": tool_choice,
     "function_call": only("none"),
 }
 TOKENIZE: dict[str, Checker] = {
@@ -142,6 +144,7 @@ class Asked:
     include_usage: bool
     chat: bool
     structure: Structure | None
+    calls: Calling | None
 
 
 def completion(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
@@ -167,11 +170,22 @@ def chat(body: Mapping[str, Any], context: LlamaContext, name: str) -> Asked:
         given["max_tokens"] = given["max_completion_tokens"]
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise InvalidRequest("top_logprobs", given["top_logprobs"], "nothing without logprobs")
+    listed, calls = given.get("tools"), None
+    if given.setdefault("tool_choice", "none" if listed is None else "auto") != "none":
+        if listed is None:
+            raise InvalidRequest("tools", "nothing", "functions to choose from")
+        calls = calling(listed, given["tool_choice"], context.gguf.chat_template or "")
     with naming("messages"):
-        text = render_chat(context, given["messages"])
+        text = plain = render_chat(context, given["messages"])
+        if calls is not None:
+            text = render_chat(context, given["messages"], listed)
+    if calls is not None and text == plain:
+        got, allowed = f"{len(listed or ())} tools", "none: the model's chat template ignores them"
+        raise InvalidRequest("tools", got, allowed)
+    with naming("messages"):
         prompt = context.tokenize(text, most=context.longest_text)
     logprobs = given.get("top_logprobs", 0) if given.get("logprobs") else None
-    return _asked(given, context, [prompt], [None], None, logprobs, None)
+    return _asked(given, context, [prompt], [None], None, logprobs, None, calls)
 
 
 def _asked(
@@ -182,6 +196,7 @@ def _asked(
     echo: bool | None,
     logprobs: int | None,
     default_tokens: int | None,
+    calls: Calling | None = None,
 ) -> Asked:
     vocab_size, most = context.gguf.vocab_size, context.positions // context.sequences
     for token in given.get("logit_bias", {}):
@@ -218,7 +233,8 @@ def _asked(
         stream=given.get("stream", False),
         include_usage=given.get("stream_options", False),
         chat=echo is None,
-        structure=structure_of(given),
+        structure=structure_of(given, None if calls is None else calls.structure),
+        calls=calls,
     )
 
 

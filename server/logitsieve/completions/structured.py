@@ -111,9 +111,10 @@ STRUCTURED: dict[str, Checker] = {
 }
 
 
-def structure_of(given: Mapping[str, Any]) -> Structure | None:
-    """Return the only structure that checked fields ask for; InvalidRequest names a second."""
-    asked = [given[name] for name in STRUCTURED if given.get(name) is not None]
+def structure_of(given: Mapping[str, Any], calls: Structure | None) -> Structure | None:
+    """Return the only structure that fields or tools ask for; InvalidRequest names a second."""
+    asked = [calls] if calls else []
+    asked += [given[name] for name in STRUCTURED if given.get(name) is not None]
     if len(asked) > 1:
         raise InvalidRequest(asked[1].field, "another", f"none beside {asked[0].field}")
     return asked[0] if asked else None
