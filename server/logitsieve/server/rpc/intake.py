@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -74,7 +75,7 @@ class Intake:
         held = await self.enter(self._longest, peer, self._brings.get(peer, False))
         task = asyncio.current_task()  # gRPC makes one for each call
         assert task is not None
-        task.add_done_callback(lambda _: self.leave(held))
+        task.add_done_callback(partial(self.leave, held))
         held.since_ns = perf_counter_ns()
         self._reading[held] = task
         if not self._sweeping:
@@ -119,7 +120,7 @@ class Intake:
         if not self._sweeping:
             self._sweep_soon()
 
-    def leave(self, held: Held) -> None:
+    def leave(self, held: Held, call: object = None) -> None:
         self.calls -= 1
         self._replying.pop(held, None)
         self.free(held, held.size)
@@ -318,8 +319,7 @@ class Arrived:
         held: Held | None = None,
         check_key: Callable[[], None] = lambda: None,
     ) -> None:
-        self._context, self.intake, self.held = context, intake, held
-        self.check_key = check_key
+        self._context, self.intake, self.held, self.check_key = context, intake, held, check_key
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
