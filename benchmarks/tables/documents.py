@@ -41,14 +41,13 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "`--judge 20000`; then `smollm2-135m`",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
     "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
-    "race/growth": f"`python -m benchmarks.race.growth --again` {FROZEN}",
     "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
     "race/synthetic": "`python -m benchmarks.race {name}` at commit b6cfe73; no longer in the tree",
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
 LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn", "llamacpp-engines", "llamacpp-clients"
-SEVERAL = ("race/growth", "draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
+SEVERAL = ("draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
 
 
 def documents() -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from benchmarks.raw import load
 from benchmarks.tables.figures import ABSENT, digits, markdown
+from demo.published import MODELS
 from logitsieve.api.keywords import ModelSpec
 
 PROOF: ModelSpec = {"head": "sketch", "max_error": 0.0}
@@ -21,6 +22,8 @@ SCORED = "sketch 0, log-probabilities"
 def draws(found: dict[str, Any]) -> str:
     rows = []
     for name, one in found.items():
+        if name not in MODELS:
+            continue
         shape = f"{name}: V = {one['vocab_size']:,}, D = {one['dim']:,}"
         for asked, times in one["us_per_row"].items():
             us = {who: time["median"] for who, time in times.items()}
