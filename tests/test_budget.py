@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 339,
     "lines of source": 47_039,
     "lines of core/": 20_013,
-    "lines of tests/": 44_366,
+    "lines of tests/": 44_367,
     "lines of tools/": 4_287,
-    "lines of benchmarks/": 8_582,
+    "lines of benchmarks/": 8_578,
 }
 LONGEST = 70  # lines of a function of the source
 

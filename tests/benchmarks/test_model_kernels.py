@@ -15,7 +15,8 @@ def test_groups_and_rows_read_are_those_of_an_answer() -> None:
     assert groups_read(head._address, hidden_states, K, read) < 0
     np.testing.assert_array_equal(read[:, -1], head.topk(hidden_states, K).scanned)
     groups = -(-3_000 // 16)
-    assert (np.diff(read[:, :-1]) <= 0).all() and (read[:, 0] <= groups).all()
+    assert (np.diff(read[:, :-1]) <= 0).all()
+    assert (read[:, 0] <= groups).all()
     assert read[:, 0].min() > 0
     arrays = head._arrays
     whole = sum(array.nbytes for array in arrays.values()) + softmax.stored.nbytes
