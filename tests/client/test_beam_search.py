@@ -244,8 +244,13 @@ def test_the_search_of_transformers(
         assert any(one.tokens[-1] == tiny_models.EOS and len(one.tokens) > 1 for one in flat)
 
 
-def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     recurrent = Recurrent()
+    weight = recurrent.decoder.weight.astype(np.float32)
+    softmax = Softmax(weight, np.zeros(WORDS, np.float32))
+    recurrent.decoder = LocalDecoder(
+        open_index(write_heads(tmp_path / "m" / "1", softmax, "sketch"))
+    )
     names: dict[str, Any] = {
         "model": recurrent,
         "decoder": recurrent.decoder,
@@ -259,3 +264,4 @@ def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(capsys.readouterr().out.splitlines()) == 3
     options: dict[str, Any] = {"num_beams": 5, "max_tokens": 40, "n_best": 2}
     assert names["found"].hypotheses == recurrent.search(**options).hypotheses
+    assert [len({*drawn}) for drawn in names["drawn"].hypotheses] == [5] * 3

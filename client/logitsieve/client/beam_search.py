@@ -14,13 +14,14 @@ from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from logitsieve.api.checks import whole
+from logitsieve.api.checks import INT32_MAX, flag, whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
-from logitsieve.api.requests import MOST_BEAMS
+from logitsieve.api.requests import MOST_BEAMS, Sampling
 from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
+from logitsieve.client.stochastic_beams import Drawing, draw_texts
 from logitsieve.utils.hidden import as_hidden
 
 ModelStep = Callable[[Int32, Int32], ArrayLike]
@@ -70,6 +71,8 @@ def beam_search(
     penalty: LengthPenalty = "length",
     early_stopping: EarlyStopping = False,
     n_best: int = 1,
+    sample: bool = False,
+    seeds: ArrayLike | None = None,
     constraints: Constraints | None = None,
     **spec: Unpack[ModelSpec],
 ) -> SearchResult:
@@ -82,6 +85,10 @@ def beam_search(
     `early_stopping` True leaves a sentence once `num_beams` hypotheses have finished, False when
     the best live one would not rank among them now, "never" when it could not at `max_tokens`.
     `constraints` hold flat lists of ids. InvalidRequest names the argument.
+
+    `sample` draws `num_beams` different texts instead, at most V, from the model's law (stochastic
+    beams), in the order drawn, of which the first `n_best` are returned: equal `seeds`, spread as
+    in `sample`, draw equal texts, and `score` is the log_prob with its Gumbel noise.
     """
     search = _Search(
         num_beams=whole("num_beams", num_beams, 1, MOST_BEAMS // 2),
@@ -93,6 +100,15 @@ def beam_search(
     )
     n_best = whole("n_best", n_best, 1, num_beams)
     hidden_states = as_hidden(hidden_states)
+    if flag("sample", sample):
+        drawing = _drawing(search, len(hidden_states), seeds)
+        drawn, proven, steps = draw_texts(
+            decoder, hidden_states, step, drawing, constraints, **spec
+        )
+        made = [[Hypothesis(*one) for one in texts[:n_best]] for texts in drawn]
+        return SearchResult(made, proven, steps)
+    if seeds is not None:
+        raise InvalidRequest("seeds", "some", "none unless sample is True")
     sentences, steps = len(hidden_states), 0
     begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
     live = _Live(np.arange(sentences), *begun)
@@ -116,6 +132,17 @@ def beam_search(
             best = [sorted(pool.heap, reverse=True)[:n_best] for pool in pools]
             return SearchResult(best, proven, steps)
         hidden_states = step(parents, live.tokens[:, :, -1].ravel())
+
+
+def _drawing(search: "_Search", sentences: int, seeds: ArrayLike | None) -> Drawing:
+    """InvalidRequest names an argument of ranks, which draws do not have."""
+    ranked = {"length_penalty": 1.0, "penalty": "length", "early_stopping": False}
+    for name, default in ranked.items():
+        if (got := getattr(search, name)) != default:
+            raise InvalidRequest(name, repr(got), f"{default!r} where sample is True")
+    checked = Sampling.of(sentences, 1, {"seeds": seeds})
+    eos_ids = tuple(whole("eos_ids", one, 0, INT32_MAX) for one in search.eos_ids)
+    return Drawing(search.num_beams, eos_ids, search.max_tokens, checked.seeds)
 
 
 def _in_arrays(reply: BeamStepReply) -> BeamStepReply:
