@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 339,
-    "lines of source": 47_039,
+    "files of source": 340,
+    "lines of source": 47_245,
     "lines of core/": 20_013,
-    "lines of tests/": 44_367,
+    "lines of tests/": 44_539,
     "lines of tools/": 4_287,
     "lines of benchmarks/": 8_578,
 }

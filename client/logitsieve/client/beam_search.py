@@ -21,7 +21,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
 from logitsieve.api.requests import MOST_BEAMS, Sampling
 from logitsieve.api.results import ArrayLike, BeamStepReply, Bool, Float32, Int32, Int64
-from logitsieve.client.stochastic_beams import Drawing, draw_texts
+from logitsieve.client.stochastic_beams import Drawing, Text, draw_texts
 from logitsieve.utils.hidden import as_hidden
 
 ModelStep = Callable[[Int32, Int32], ArrayLike]
@@ -100,15 +100,10 @@ def beam_search(
     )
     n_best = whole("n_best", n_best, 1, num_beams)
     hidden_states = as_hidden(hidden_states)
-    if flag("sample", sample):
-        drawing = _drawing(search, len(hidden_states), seeds)
-        drawn, proven, steps = draw_texts(
-            decoder, hidden_states, step, drawing, constraints, **spec
+    if drawing := _drawing(search, len(hidden_states), sample, seeds):
+        return _sampled(
+            draw_texts(decoder, hidden_states, step, drawing, constraints, **spec), n_best
         )
-        made = [[Hypothesis(*one) for one in texts[:n_best]] for texts in drawn]
-        return SearchResult(made, proven, steps)
-    if seeds is not None:
-        raise InvalidRequest("seeds", "some", "none unless sample is True")
     sentences, steps = len(hidden_states), 0
     begun = np.zeros((sentences, 1), np.float32), np.empty((sentences, 1, 0), np.int32)
     live = _Live(np.arange(sentences), *begun)
@@ -134,8 +129,20 @@ def beam_search(
         hidden_states = step(parents, live.tokens[:, :, -1].ravel())
 
 
-def _drawing(search: "_Search", sentences: int, seeds: ArrayLike | None) -> Drawing:
+def _sampled(drawn: tuple[list[list[Text]], Bool, int], n_best: int) -> SearchResult:
+    texts, proven, steps = drawn
+    made = [[Hypothesis(*one) for one in each[:n_best]] for each in texts]
+    return SearchResult(made, proven, steps)
+
+
+def _drawing(
+    search: "_Search", sentences: int, sample: bool, seeds: ArrayLike | None
+) -> Drawing | None:
     """InvalidRequest names an argument of ranks, which draws do not have."""
+    if not flag("sample", sample):
+        if seeds is not None:
+            raise InvalidRequest("seeds", "some", "none unless sample is True")
+        return None
     ranked = {"length_penalty": 1.0, "penalty": "length", "early_stopping": False}
     for name, default in ranked.items():
         if (got := getattr(search, name)) != default:
