@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 340,
-    "lines of source": 47_245,
-    "lines of core/": 20_013,
+    "lines of source": 47_255,
+    "lines of core/": 20_023,
     "lines of tests/": 44_539,
-    "lines of tools/": 4_287,
+    "lines of tools/": 4_413,
     "lines of benchmarks/": 8_578,
 }
 LONGEST = 70  # lines of a function of the source

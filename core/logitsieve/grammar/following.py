@@ -50,16 +50,15 @@ class _Rows(NamedTuple):
         how = self.how._replace(seeds=self.how.seeds[rows])
         return _Rows(self.hidden_states[rows], constraints, how)
 
-    def ask(
-        self, decoder: Decoder, count: int, spec: ModelSpec, allowed: list[Int32] | None = None
-    ) -> TopKReply | SampleReply:
+    def only(self, field: str, lists: Sequence[Int32]) -> _Rows:
+        """Return the rows with ids `allowed` or `banned` instead of those that are now."""
+        offsets = offsets_of([len(ids) for ids in lists]).astype(np.int32)
+        sets: Any = {"allowed": None, "banned": None, field: IdSets(offsets, np.concatenate(lists))}
+        return self._replace(constraints=replace(self.constraints or Constraints(), **sets))
+
+    def ask(self, decoder: Decoder, count: int, spec: ModelSpec) -> TopKReply | SampleReply:
         """Return the `count` best ids of each row, or draws without replacement."""
         constraints, how = self.constraints, self.how
-        if allowed is not None:
-            sets = IdSets(
-                offsets_of([len(ids) for ids in allowed]).astype(np.int32), np.concatenate(allowed)
-            )
-            constraints = replace(constraints or Constraints(), allowed=sets)
         if how.temperature == 0:
             return decoder.topk(self.hidden_states, count, constraints=constraints, **spec)
         drawn: Any = {name: getattr(how, name) for name in DRAWS}
@@ -151,7 +150,10 @@ def _by_mask(
     decoder: Decoder, rows: _Rows, matchers: Sequence[Matcher], places: Int64, spec: ModelSpec,
     made: Followed,
 ) -> None:  # fmt: skip
-    """Fill the ids of rows by lists of all that is allowed, or of all that filters may leave."""
+    """Fill the ids of rows by lists of all that filters may leave, or of all that is allowed.
+
+    Where that is most of the vocabulary, the others are banned.
+    """
     allowed, masked = [], np.zeros(len(matchers), np.bool_)
     heavy = _heaviest(decoder, rows, matchers, places, spec, made)
     for row, matcher in enumerate(matchers):
@@ -163,9 +165,17 @@ def _by_mask(
             got = f"a text where it and the constraints leave no id in row {places[row]}"
             raise InvalidRequest("grammar", got, "at least one id at each step")
         allowed.append(named)
-    reply = rows.ask(decoder, 1, spec, allowed)
-    _charge(made, places, reply)
-    made.ids[places], made.masked[places] = reply.ids[:, 0], masked
+    made.masked[places] = masked
+    every = np.arange(matchers[0].vocab_size, dtype=np.int32)
+    most = np.array([2 * ids.size > every.size for ids in allowed])
+    for field, group in (("allowed", np.flatnonzero(~most)), ("banned", np.flatnonzero(most))):
+        if group.size:
+            lists = [allowed[row] for row in group]
+            if field == "banned":
+                lists = [np.setdiff1d(every, ids, assume_unique=True) for ids in lists]
+            reply = rows.take(group).only(field, lists).ask(decoder, 1, spec)
+            _charge(made, places[group], reply)
+            made.ids[places[group]] = reply.ids[:, 0]
 
 
 def _within(sets: Constraints | None, row: int, ids: Int32) -> Int32:
