@@ -10,7 +10,7 @@ LIMITS = {
     "lines of source": 47_255,
     "lines of core/": 20_023,
     "lines of tests/": 44_539,
-    "lines of tools/": 4_413,
+    "lines of tools/": 4_453,
     "lines of benchmarks/": 8_578,
 }
 LONGEST = 70  # lines of a function of the source

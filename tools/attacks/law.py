@@ -102,6 +102,46 @@ def decided(random: Generator, kind: str) -> Tally:
     return tally
 
 
+def distinct(random: Generator, kind: str) -> Tally:
+    """Draws without replacement: the ids with the most noise and logit, in their order."""
+    softmax, hidden_states = KINDS_OF_LAW[kind](random, ROWS)
+    logits, tally = logits64(softmax.weight, softmax.bias, hidden_states), Tally()
+    with decoding(softmax, random) as decoder:
+        for _ in range(CALLS):
+            seeds = random.integers(0, 2**63, ROWS).astype(np.uint64)
+            step = int(random.integers(1 << 40))
+            samples = min(int(random.choice([1, 3, 20, 140])), logits.shape[1])
+            top_p = float(random.choice([1.0, 1.0, 0.95, random.random()]))
+            min_p = float(random.choice([0.0, 0.0, 0.1, 1e-9]))
+            temperature = float(random.choice([1e-3, 0.3, 1.0, 1.0, 3.0, 1e4]))
+            how: Any = {"temperature": temperature, "top_p": top_p, "min_p": min_p}
+            asked: Any = {"max_error": float(random.choice([0.0, 1e-15])), "step": step}
+            asked |= {"replace": False, "log_probs": bool(random.random() < 0.5)}
+            reply = decoder.sample(hidden_states, samples, seeds=seeds, **how, **asked)
+            left, unsure = remaining(logits, 1.0 / temperature, top_p, min_p)
+            values = noisy(logits, 1.0 / temperature, seeds, step, 1)[:, 0]
+            tally.join(ordered(f"{how} {asked} {samples}", reply.ids, values, left, unsure))
+    return tally
+
+
+def ordered(name: str, ids: Int32, values: Float64, left: Bool, unsure: Bool) -> Tally:
+    """Ids are different ones that are left, the best of them, best first; -1 beyond the last."""
+    wrong = np.zeros(len(ids), np.bool_)
+    for row, drawn in enumerate(ids):
+        held = drawn[drawn >= 0]
+        least = min(len(drawn), int(left[row].sum()))
+        own, others = values[row, held], left[row].copy()
+        others[held] = False
+        wrong[row] = (
+            len(np.unique(held)) < max(least, len(held))
+            or (drawn[: len(held)] != held).any()
+            or not (left[row] | unsure[row])[held].all()
+            or (np.diff(own) > 0).any()
+            or values[row, others].max(initial=-np.inf) > own.min(initial=np.inf)
+        )
+    return Tally().add(wrong, lambda row: f"{name} row {row}: {ids[row]}")
+
+
 def edited(random: Generator, logits: Float64) -> tuple[Edits | None, Float64]:
     """Random edits of each row, and the logits with them."""
     if random.random() < 0.4:
@@ -120,13 +160,13 @@ def edited(random: Generator, logits: Float64) -> tuple[Edits | None, Float64]:
     return Edits(np.array(ends, np.int64), *flat), logits
 
 
-def noisy(logits: Float64, scale: float, seeds: UInt64, step: int) -> Float64:
+def noisy(logits: Float64, scale: float, seeds: UInt64, step: int, draws: int = SAMPLES) -> Float64:
     """[B, N, V] scaled logits with the noise of each draw."""
     (B, V), noise = logits.shape, np.empty(logits.shape[1])
-    values = np.empty((B, SAMPLES, V))
+    values = np.empty((B, draws, V))
     scaled = (logits - logits.max(axis=1, keepdims=True)) * scale
     for row in range(B):
-        for draw in range(SAMPLES):
+        for draw in range(draws):
             fill_noise(seeds[row], np.uint64(step), np.uint64(draw), noise)
             values[row, draw] = scaled[row] + noise
     return values
@@ -205,5 +245,5 @@ def enclosed(
 ATTACKS: Mapping[str, Attack] = {
     f"draws-{name}-{kind}": partial(attack, kind=kind)
     for kind in KINDS_OF_LAW
-    for name, attack in (("law", lawful), ("decided", decided))
+    for name, attack in (("law", lawful), ("decided", decided), ("distinct", distinct))
 }
