@@ -31,7 +31,8 @@ def opened(journal: Journal, stuck: list[str] | None = None) -> Iterator[tuple[L
         lanes.close()
 
 
-async def test_a_long_text_keeps_no_short_one_waiting() -> None:
+@pytest.mark.parametrize("grammar", [False, True], ids=["text", "grammar"])
+async def test_a_long_text_or_a_grammar_keeps_no_short_text_waiting(grammar: bool) -> None:
     journal = Journal()
     with opened(journal) as (lanes, done):
         begun = Event()
@@ -40,7 +41,7 @@ async def test_a_long_text_keeps_no_short_one_waiting() -> None:
             begun.set()
             return done.wait()
 
-        long = asyncio.ensure_future(lanes.run(ticket(7, MOST_SHORT + 1), work))
+        long = asyncio.ensure_future(lanes.run(ticket(7, MOST_SHORT + 1), work, grammar=grammar))
         while not begun.is_set():
             await asyncio.sleep(0)
         assert await lanes.run(ticket(8), lambda: "short") == "short"
