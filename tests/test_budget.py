@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 340,
     "lines of source": 47_255,
     "lines of core/": 20_023,
-    "lines of tests/": 44_540,
+    "lines of tests/": 44_542,
     "lines of tools/": 4_453,
     "lines of benchmarks/": 8_578,
 }

@@ -41,7 +41,9 @@ async def test_a_long_text_or_a_grammar_keeps_no_short_text_waiting(grammar: boo
             begun.set()
             return done.wait()
 
-        long = asyncio.ensure_future(lanes.run(ticket(7, MOST_SHORT + 1), work, grammar=grammar))
+        long = asyncio.ensure_future(
+            lanes.run(ticket(7, MOST_SHORT + (not grammar)), work, grammar=grammar)
+        )
         while not begun.is_set():
             await asyncio.sleep(0)
         assert await lanes.run(ticket(8), lambda: "short") == "short"
