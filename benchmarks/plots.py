@@ -86,7 +86,7 @@ def draw_screen(results: dict[str, Any], path: Path) -> None:
 
 def draw_engines(path: Path) -> None:
     """Tokens a second of one thread, the mean of all kinds of text: one panel a model."""
-    shown = [each for each in engines.ways() if each[1:3] == ("greedy", "1")]
+    shown = [each for each in engines.ways(engines.FILE) if each[1:3] == ("greedy", "1")]
     ours = {
         "logitsieve, proven": engines.PROOF,
         "logitsieve, max_error 1e-15": engines.DEFAULT,

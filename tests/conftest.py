@@ -7,7 +7,7 @@ kernels have the marker `gpu`: then they run under Triton's interpreter.
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
@@ -158,3 +158,13 @@ def engine(request: pytest.FixtureRequest, llama_wheel: None) -> str:
     if request.param == "ik" and find_spec("ik_llama_cpp") is None:
         pytest.skip("ik_llama_cpp is not installed: pip install '.[ik]'")
     return str(request.param)
+
+
+@pytest.fixture
+def always_a_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For few words all logits may take less time, and the sketch is left out."""
+
+    def widest(choices: Iterable[int], us: Callable[[int], float]) -> int:
+        return max(choices, key=lambda first: (first, us(first)))
+
+    monkeypatch.setattr("logitsieve.index_builder.fit.sketch.fastest", widest)

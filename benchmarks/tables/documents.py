@@ -25,6 +25,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen-avx2": "`AVX2 make bench OUT=screen-avx2`",
     "screen": "`make bench`, then `python -m benchmarks.plots`",
     "kernels": "`python -m benchmarks.kernels`",
+    "model-kernels": "`python -m benchmarks.kernels --model NAME INDEX CONTEXTS ...`, also by AVX2",
     "batches": "`python -m benchmarks.batches MODELS/lm/1`, several at once",
     "rpc": "`python -m benchmarks.rpc`",
     "console": f"`python -m benchmarks.console` {FROZEN}",
@@ -33,10 +34,10 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "translate": "`python -m benchmarks.translate MODELS/nmt/1 --also MODELS/nmt/2`",
     "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
+    "llamacpp-engines-avx512": "as `llamacpp-engines`, on a CPU with AVX-512",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`, `python -m benchmarks.plots`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
-    "llamacpp-avx512": "as `llamacpp` but for `--judge`, on a CPU with AVX-512",
-    "llamacpp-drawn": "as `llamacpp-avx512`, with each choice of `--draw`",
+    "llamacpp-drawn": "as `llamacpp` but for `--judge`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
     "`--judge 20000`; then `smollm2-135m`",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
@@ -46,8 +47,9 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
-LLAMA_CPP = "llamacpp", "llamacpp-avx512", "llamacpp-drawn", "llamacpp-engines", "llamacpp-clients"
-SEVERAL = ("draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface")
+ENGINES = "llamacpp-engines", "llamacpp-engines-avx512"
+LLAMA_CPP = "llamacpp", "llamacpp-drawn", *ENGINES, "llamacpp-clients"
+SEVERAL = ("draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface", "model-kernels")
 
 
 def documents() -> Iterator[tuple[str, str]]:

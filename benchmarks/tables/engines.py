@@ -1,6 +1,7 @@
 """The published models on every engine: `benchmarks.llamacpp.engines`."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from benchmarks.llamacpp.contenders import BODY, PEER
@@ -9,6 +10,7 @@ from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
 from benchmarks.tables.published import instructions
 
 FILE, SERVED = "llamacpp-engines", "llamacpp-clients"
+NEWER = f"{FILE}-avx512"  # on a CPU with more than AVX2
 ENGINES = {"wheel": "llama.cpp", "native": "llama.cpp, native build", "ik": "ik_llama.cpp"}
 WHEELS = {"llamacpp": "wheel", "ik": "ik"}  # builds of `--engine`
 PROOF, DEFAULT, LOOSE = GRADED
@@ -20,9 +22,9 @@ def measured(file: str = FILE) -> bool:
     return (RESULTS / f"{file}.json.gz").exists()
 
 
-def ways() -> Iterator[tuple[str, str, str, Kinds]]:
+def ways(file: str) -> Iterator[tuple[str, str, str, Kinds]]:
     """Each model, way and number of threads."""
-    for model, found in load(FILE).items():
+    for model, found in load(file).items():
         places = dict.fromkeys(
             (way, threads)
             for one in found["builds"].values()
@@ -77,11 +79,11 @@ def over(kinds: Kinds, build: str, name: str) -> str:
     return span([one[build][name] / one[peer][PEER] for one in kinds.values()], "{:.2f}x".format)
 
 
-def engines() -> str:
+def engines(file: str) -> str:
     """A row for each model, way and number of threads."""
-    if not measured():
+    if not measured(file):
         return UNMEASURED
-    shown = list(ways())
+    shown = list(ways(file))
     builds = [build for build in ENGINES if any(own(kinds, build) for *_, kinds in shown)]
     rows = []
     for model, way, threads, kinds in shown:
@@ -93,12 +95,12 @@ def engines() -> str:
     head = ["tokens a second", *(ENGINES[build] for build in builds)]
     head += [f"`{DEFAULT}` in llama.cpp", *(f"`{name}`" for name in (PROOF, DEFAULT, LOOSE))]
     table = markdown([*head, "no head", "engine of these"], rows)
-    return "\n".join([table, *about(), ""])
+    return "\n".join([table, *about(file), ""])
 
 
-def about() -> list[str]:
+def about(file: str) -> list[str]:
     """The CPU and what each engine uses of it."""
-    found = (one for model in load(FILE).values() for one in model["builds"].values())
+    found = (one for model in load(file).values() for one in model["builds"].values())
     return list(
         dict.fromkeys(
             f"{one['cpu']}; {one['name']}: {instructions(one['system_info'])}." for one in found
@@ -111,7 +113,7 @@ def shares() -> str:
     if not measured():
         return UNMEASURED
     rows = []
-    for model, way, threads, kinds in ways():
+    for model, way, threads, kinds in ways(FILE):
         if (way, threads) != ("greedy", "1"):
             continue
         peer, fastest = best(kinds, PEER), best(kinds, DEFAULT)
@@ -163,7 +165,8 @@ def served(part: str) -> Iterator[tuple[str, str, Any]]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "engines": engines,
+    "engines": partial(engines, FILE),
+    "engines, avx512": partial(engines, NEWER),
     "engines, shares": shares,
     "clients": clients,
     "first tokens": first_tokens,

@@ -177,6 +177,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "llamacpp": fastest,
     "llamacpp-drawn": partial(fastest, "llamacpp-drawn", DRAWN, about_builds=False),
     "llamacpp-judged": judged,
-    "llamacpp-avx512": partial(fastest, "llamacpp-avx512"),
     "huggingface": adapter,
 }

@@ -32,10 +32,10 @@ def test_every_engine_is_measured_and_shown(
                 names = [PEER, BODY, *GRADED] if way == "greedy" else [PEER, *GRADED]
                 assert list(one) == names
                 assert all(each["tokens_per_s"][1] > 0 for each in one.values())
-    assert engines.engines() == UNMEASURED or engines.measured()
+    assert engines.engines(engines.FILE) == UNMEASURED or engines.measured()
     monkeypatch.setattr(engines, "load", lambda name: {"small": found})
     monkeypatch.setattr(engines, "measured", lambda: True)
-    head, _, *rows = engines.engines().splitlines()
+    head, _, *rows = engines.engines(engines.FILE).splitlines()
     assert head.startswith("| tokens a second | llama.cpp | ik_llama.cpp | `sketch 1e-15` in llama")
     assert [row.split(" | ")[0] for row in rows[:2]] == [
         "| small, greedy, 1 thread", "| small, top_p 0.95, 1 thread"

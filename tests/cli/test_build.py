@@ -20,6 +20,7 @@ def flat(options: dict[str, Any]) -> list[Any]:
     return [part for pair in options.items() for part in pair]
 
 
+@pytest.mark.usefixtures("always_a_sketch")
 def test_build_then_inspect(run: Run, inputs: dict[str, Any]) -> None:
     result = run("build", *flat(inputs), *QUICK, "--json")
     facts = json.loads(result.stdout)

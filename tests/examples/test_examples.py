@@ -42,6 +42,7 @@ def test_without_arguments_it_prints_its_usage(name: str, monkeypatch: pytest.Mo
         runpy.run_path(path, run_name="__main__")
 
 
+@pytest.mark.usefixtures("always_a_sketch")
 def test_arrays_to_index_beam_search_and_kserve_infer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], models: Path, server: Running
 ) -> None:

@@ -27,6 +27,8 @@ def assert_same(found: Any, host: Any) -> None:
         mine, theirs = getattr(found, name), getattr(host, name)
         if name == "answer":
             assert_same_answer(mine, theirs)
+        elif theirs is None:  # `perturbed`, of draws without replacement alone
+            assert mine is None
         elif theirs.dtype == np.float32:
             np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=4e-6, err_msg=name)
         else:

@@ -29,7 +29,7 @@ LIMITS = {  # one or two tests of each, without their test_
     "HTTP connections without a request": "connections_that_send_nothing_keep_no_request_out",
     "a question to the console": "huge_questions_are_refused_as_announced_and_as_they_come",
     "a text for `serve-gguf`": "texts_have_a_limit_of_bytes",
-    "texts that `serve-gguf` reads at once": "a_long_text_keeps_no_short_one_waiting",
+    "texts that `serve-gguf` reads at once": "a_long_text_or_a_grammar_keeps_no_short_text_waiting",
     "an abort of llama.cpp in `serve-gguf`": (
         "only_the_guilty_request_fails_and_it_is_refused_from_then_on"
     ),

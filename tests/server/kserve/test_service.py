@@ -35,7 +35,10 @@ def test_metadata_is_what_model_infer_takes_and_gives(client: Any) -> None:
     assert shapes["k"] == ("INT32", [1])
     results = [
         client.infer("demo", [hidden_states(), whole("k", 2)], parameters={"normalizer": "full"}),
-        client.infer("demo", [hidden_states(), given("seeds", SEEDS, "UINT64")], parameters=SAMPLE),
+        *(
+            client.infer("demo", [hidden_states(), given("seeds", SEEDS, "UINT64")], parameters=how)
+            for how in (SAMPLE, SAMPLE | {"replace": False})
+        ),
     ]
     told = {t.name: t.datatype for t in metadata.outputs}
     found = {t.name: t.datatype for result in results for t in result.get_response().outputs}

@@ -65,8 +65,8 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
     arrays = code(turned, first, threads, counter(progress, "codes", softmax.vocab_size))
     if inputs.heldout.rows > 0 and not (inputs.config.reproducible or inputs.named):
         full = FullHead(softmax, threads=threads)
-        heads = full, SketchHead(softmax, arrays, fallback=full, threads=threads)
-        if fastest(heads, inputs.trial.us) is full:
+        heads = {0: full, first: SketchHead(softmax, arrays, fallback=full, threads=threads)}
+        if fastest(heads, lambda width: inputs.trial.us(heads[width])) == 0:
             return None
     return FitResult(arrays, {"coarse": first, "coordinates": softmax.dim}, {})
 
