@@ -66,7 +66,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(kernel_head, "run_all", run_all)
     monkeypatch.setattr(kernel_head, "SHARE_BYTES", 1)
+    monkeypatch.setattr(kernel_head, "hand_over_ns", lambda: 1 / 64)
     return made
+
+
+@pytest.mark.parametrize(("wakes_us", "shares"), [(1, 2), (1_000, 1)])
+def test_few_bytes_are_not_shared_where_threads_wake_slowly(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch, wakes_us: int, shares: int
+) -> None:
+    monkeypatch.setattr(kernel_head, "hand_over_ns", lambda: 1000 * wakes_us)
+    make_head("full", LARGE, 2).topk(make_hidden(1, LARGE.dim), 1)
+    assert calls == [shares] * (shares > 1)
 
 
 @pytest.mark.parametrize("rows", [1, 5])

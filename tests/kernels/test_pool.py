@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from logitsieve.kernels.pool import ROWS_A_SLICE, run_slices
+from logitsieve.kernels.pool import ROWS_A_SLICE, hand_over_ns, run_slices
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 33, 100])
@@ -33,3 +33,9 @@ def test_a_forked_child_gets_threads_of_its_own() -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_hand_over_is_measured_once() -> None:
+    found = hand_over_ns()
+    assert 100 < found < 1e9
+    assert hand_over_ns() == found

@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise
+from statistics import median
+from time import perf_counter_ns, sleep
 
 ROWS_A_SLICE = 16  # fewer cost less than a thread's hand-over
+RESTED_S, HAND_OVERS = 0.005, 5  # between two tokens of a decoder; as often measured
 
 
 @cache  # emptied in a forked child, which lacks the threads
@@ -29,3 +32,18 @@ def run_all(calls: Sequence[Callable[[], int]], threads: int) -> list[int]:
     """Run at most `threads` calls in parallel, the first on this thread; return their results."""
     waiting = [_threads(threads).submit(call) for call in calls[1:]]
     return [calls[0](), *(future.result() for future in waiting)]
+
+
+@cache
+def hand_over_ns() -> float:
+    """Return the median time of an empty call on a thread that has rested, measured once.
+
+    A virtual machine takes up to some hundred microseconds to wake one.
+    """
+    times = []
+    for _ in range(HAND_OVERS):
+        sleep(RESTED_S)
+        begun = perf_counter_ns()
+        run_all([int, int], 2)
+        times.append(perf_counter_ns() - begun)
+    return median(times)

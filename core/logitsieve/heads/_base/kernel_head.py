@@ -38,7 +38,7 @@ from logitsieve.heads._base.head import (
 )
 from logitsieve.heads._base.spec import Arrays, PartSpec
 from logitsieve.kernels.compile import Kernel
-from logitsieve.kernels.pool import ROWS_A_SLICE, run_all, run_slices
+from logitsieve.kernels.pool import ROWS_A_SLICE, hand_over_ns, run_all, run_slices
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
@@ -47,7 +47,8 @@ from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden_states, below which they are not divided among threads
-SHARE_BYTES = 1 << 21  # the least share of W that is worth a thread's start
+# The least share of W that is worth a thread's start: twice what is read while it is handed over.
+SHARE_BYTES, READ_BYTES_PER_NS = 1 << 21, 20
 SHARE_ANSWERS = 16  # the least rows of a share for each answer
 ANY_ROWS = 1 << 62
 JOINED = 2.0**-48  # of a sum of shares: the rounding of some exponentials and logarithms
@@ -153,7 +154,11 @@ class Head(ABC):
         Several threads read a share each for few rows of hidden_states.
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
-        self._shares = shares_of(descriptor, min(self._threads, read // SHARE_BYTES))
+        shares = min(self._threads, read // SHARE_BYTES)
+        if shares > 1:
+            least = 2 * READ_BYTES_PER_NS * hand_over_ns()
+            shares = min(shares, max(1, int(read // least)))
+        self._shares = shares_of(descriptor, shares)
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
