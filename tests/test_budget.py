@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 340,
-    "lines of source": 47_255,
-    "lines of core/": 20_023,
-    "lines of tests/": 44_542,
+    "lines of source": 47_278,
+    "lines of core/": 20_046,
+    "lines of tests/": 44_562,
     "lines of tools/": 4_453,
-    "lines of benchmarks/": 8_578,
+    "lines of benchmarks/": 8_582,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -34,7 +34,7 @@ def test_every_engine_is_measured_and_shown(
                 assert all(each["tokens_per_s"][1] > 0 for each in one.values())
     assert engines.engines(engines.FILE) == UNMEASURED or engines.measured()
     monkeypatch.setattr(engines, "load", lambda name: {"small": found})
-    monkeypatch.setattr(engines, "measured", lambda: True)
+    monkeypatch.setattr(engines, "measured", lambda name=engines.FILE: True)
     head, _, *rows = engines.engines(engines.FILE).splitlines()
     assert head.startswith("| tokens a second | llama.cpp | ik_llama.cpp | `sketch 1e-15` in llama")
     assert [row.split(" | ")[0] for row in rows[:2]] == [
