@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 340,
-    "lines of source": 47_278,
+    "lines of source": 47_279,
     "lines of core/": 20_046,
     "lines of tests/": 44_562,
     "lines of tools/": 4_453,

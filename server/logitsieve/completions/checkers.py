@@ -64,3 +64,10 @@ def checked(
             name = f"{within}{ascii(field)[1:-1]:.60}"
             raise InvalidRequest(name, "a field that is not supported", alike)
     return {field: table[field](f"{within}{field}", value) for field, value in given.items()}
+
+
+def object_of(field: str, value: Any, table: Mapping[str, Checker], allowed: str) -> dict[str, Any]:
+    """Return the fields of the object `field`; InvalidRequest names it if it is none."""
+    if type(value) is not dict:
+        raise InvalidRequest(field, f"{value!a:.80}", allowed)
+    return checked(value, table, f"{field}.")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.completions.checkers import Checker, anything, checked, text
+from logitsieve.completions.checkers import Checker, anything, checked, object_of, text
 from logitsieve.grammar.grammars import DEEPEST, depth
 
 
@@ -66,9 +66,7 @@ def messages(field: str, value: Any) -> list[dict[str, Any]]:
 
 
 def _message(field: str, value: Any, allowed: str) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise InvalidRequest(field, f"{value!a:.80}", allowed)
-    given = checked(value, MESSAGE, f"{field}.")
+    given = object_of(field, value, MESSAGE, allowed)
     made: dict[str, Any] = {"role": text(f"{field}.role", given.get("role"))}
     said = given.get("content")
     if said is None and made["role"] == "assistant":

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.completions.checkers import Checker, anything, boolean, checked, text
+from logitsieve.completions.checkers import Checker, anything, boolean, checked, object_of, text
 
 if TYPE_CHECKING:
     from logitsieve.grammar import Grammar, Grammars
 
 MOST_CHOSEN = 1024  # texts
-NOT_SUPPORTED = "text, json_object or json_schema"
+FORMATS = "text, json_object or json_schema"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def response_format(field: str, value: Any) -> Structure | None:
     """Read OpenAI's field; None for plain text."""
     kind = value.get("type") if type(value) is dict else None
     if kind not in ("text", "json_object", "json_schema"):
-        raise InvalidRequest(field, f"{value!a:.80}", f"an object with a type: {NOT_SUPPORTED}")
+        raise InvalidRequest(field, f"{value!a:.80}", f"an object with a type: {FORMATS}")
     table: dict[str, Checker] = {"type": text, "json_schema": anything}
     given = checked(value, table, f"{field}.")
     if kind == "text":
@@ -67,16 +67,14 @@ def response_format(field: str, value: Any) -> Structure | None:
     if kind == "json_object":
         return Structure(field, "json_schema", {"type": "object"})
     within = f"{field}.json_schema"
-    described = given.get("json_schema")
-    if type(described) is not dict:
-        raise InvalidRequest(within, f"{described!a:.80}", "an object with a schema")
     described_by: dict[str, Checker] = {
         "name": text,
         "description": text,
         "strict": boolean,
         "schema": json_schema,
     }
-    structure: Structure | None = checked(described, described_by, f"{within}.").get("schema")
+    read = object_of(within, given.get("json_schema"), described_by, "an object with a schema")
+    structure: Structure | None = read.get("schema")
     if structure is None:
         raise InvalidRequest(f"{within}.schema", "nothing", "a JSON schema")
     return structure

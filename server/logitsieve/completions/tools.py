@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.completions.checkers import Checker, anything, boolean, checked, text
+from logitsieve.completions.checkers import Checker, anything, boolean, checked, object_of, text
 from logitsieve.completions.structured import Structure
 from logitsieve.grammar.grammars import DEEPEST, WHITE_SPACE, depth
 
@@ -38,16 +38,14 @@ def _tool(name: str, value: Any) -> dict[str, Any]:
         allowed = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
         raise InvalidRequest(name, f"{value!a:.80}", allowed)
     given = checked(value, {"type": text, "function": anything}, f"{name}.")
-    within, function = f"{name}.function", given.get("function")
-    if type(function) is not dict:
-        raise InvalidRequest(within, f"{function!a:.80}", "an object with a name")
+    within = f"{name}.function"
     table: dict[str, Checker] = {
         "name": _name,
         "description": text,
         "parameters": _parameters,
         "strict": boolean,
     }
-    read = checked(function, table, f"{within}.")
+    read = object_of(within, given.get("function"), table, "an object with a name")
     read["name"] = _name(f"{within}.name", read.get("name"))
     return {"type": "function", "function": read}
 
