@@ -5,6 +5,7 @@ Neural Networks: t = argmax_c v_c . h, then exact logits of the words in list t 
 """
 
 from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -64,6 +65,12 @@ class ScreenHead(ClusteredHead):
 
     def _prepare(self) -> None:
         self.estimates_log_z = "outside_rows" in self._arrays
+
+    def masked(self, mask: Int32) -> Self:
+        """See `Head.masked`; log Z of all is estimated, not of some."""
+        other = super().masked(mask)
+        other.estimates_log_z = False
+        return other
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z by the best cluster: the logits of its list, and a fit of all others.

@@ -13,7 +13,7 @@ import numpy as np
 
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, TopK
+from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, Int32, TopK
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import (
     FLOAT64,
@@ -113,6 +113,7 @@ class SketchHead(Head):
         )
     )
     quick_best = True
+    _spread: Float64 | None = None  # [B] of errors of log Z under a mask
 
     def _prepare(self) -> None:
         return
@@ -124,6 +125,14 @@ class SketchHead(Head):
         # Level 0 of every row, and as much again as the first level where it rules few rows out.
         read = self._arrays["coarse"].nbytes + self._arrays["first"].nbytes
         self._describe(descriptor, read)
+
+    def masked(self, mask: Int32) -> Self:
+        """See `Head.masked`; errors of fewer rows average out less."""
+        other = super().masked(mask)
+        allowed = np.maximum(np.bitwise_count(mask).sum(axis=1), 1)
+        other._spread = np.sqrt(self._vocab_size / allowed)
+        other._full = self._full.masked(mask)
+        return other
 
     def up_to(self, most_rows: int) -> Self:
         """Return the head that leaves calls of more rows to the product of `full`."""
@@ -178,6 +187,8 @@ class SketchHead(Head):
         merge_shares(ids, logits, best.ids, best.logits)
         if summed:
             estimate_log_z(sums, best.logits, scale, best.log_z, best.errors)
+            if self._spread is not None:
+                best.errors[:] *= self._spread
         self._add_scanned(computed, best.scanned)
         best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)

@@ -20,6 +20,7 @@ from logitsieve.api.results import (
     Int32,
     Int64,
     TopK,
+    offsets_of,
     select_rows,
 )
 from logitsieve.heads._base.edits import Edits, no_edits
@@ -42,7 +43,7 @@ from logitsieve.kernels.pool import ROWS_A_SLICE, hand_over_ns, run_all, run_sli
 from logitsieve.kernels.sampling.quick_log_z import quick_log_z
 from logitsieve.kernels.screen.route import screen_descriptor
 from logitsieve.kernels.screen.screen_topk import screen_routes, screen_topk
-from logitsieve.kernels.topk.descriptor import shares_of
+from logitsieve.kernels.topk.descriptor import masked_by, shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
@@ -108,6 +109,7 @@ class Head(ABC):
     most_rows: int = ANY_ROWS  # of a call; `full` answers more
     quick_best: bool = False  # draws take less time by its best ids than by all logits
     estimates_log_z: bool = False  # without a pass over W, where it `estimates_at`
+    _mask: Int32 | None = None  # of a call
 
     _kernel: TopKernel
 
@@ -180,6 +182,19 @@ class Head(ABC):
         other._set_knobs(knobs)
         return other
 
+    def masked(self, mask: Int32) -> Self:
+        """Return the head for calls about B rows, whose answers are of the ids that `mask` allows.
+
+        int32 [B, ceil(V / 32)], bit i % 32 of word i // 32 for id i, and 0 beyond V. A row with
+        fewer than k ids has -1 and -inf beyond them.
+        """
+        other = copy(self)
+        other._mask = mask
+        other._descriptor = masked_by(self._descriptor, mask)
+        other._address = other._descriptor.ctypes.data
+        other._shares = [masked_by(share, mask) for share in self._shares]
+        return other
+
     def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each of `hidden_states` [B, D] or [D]; or InvalidRequest."""
         hidden_states, rows, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
@@ -241,11 +256,13 @@ class Head(ABC):
         if status := min(results):
             return status
         listed, offsets = found.swapaxes(0, 1).ravel(), np.arange(rows + 1) * (k * len(found))
+        if self._mask is not None:
+            offsets, listed = offsets_of((found >= 0).sum(axis=(0, 2))), listed[listed >= 0]
         status = int(
             listed_topk(self._address, hidden_states, offsets, listed, ids, logits, scanned, 0)
         )
         self._add_scanned(computed, scanned)
-        return status
+        return min(status, 0)  # a row with fewer than K under a mask is complete
 
     def _add_scanned(self, computed: Int32, scanned: Int32) -> None:
         """Fill scanned [B] with what all shares computed [S, B]."""
@@ -255,8 +272,10 @@ class Head(ABC):
         if status < 0:
             refuse_row(-1 - status)
         assert self._fallback
-        rows = np.flatnonzero(top.scanned < 0)
-        for mine, theirs in zip(top, self._fallback.topk(hidden_states[rows], k), strict=True):
+        rows, fallback = np.flatnonzero(top.scanned < 0), self._fallback
+        if self._mask is not None:
+            fallback = fallback.masked(self._mask[rows])
+        for mine, theirs in zip(top, fallback.topk(hidden_states[rows], k), strict=True):
             mine[rows] = theirs
         top.fallback[rows] = True
 

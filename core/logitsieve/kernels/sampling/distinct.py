@@ -13,6 +13,7 @@ from logitsieve.kernels.sampling.lists import edited_logit
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer
+from logitsieve.kernels.topk.allowed import allowed_at, is_allowed
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 
 
@@ -46,7 +47,7 @@ def distinct_sample(
         if widen_hidden(descriptor, row_of(pointer(hidden), row, dim), pointer(wide)) < 0:
             bad = row
             break
-        count, scanned[row], seed = 0, 0, seeds[row]
+        count, scanned[row], seed, own = 0, 0, seeds[row], allowed_at(descriptor, row)
         largest, floor = logits[row, 0], np.inf
         for i in range(wanted):
             ids[row, i], noisy[row, i] = -1, -np.inf
@@ -61,7 +62,9 @@ def distinct_sample(
         )  # fmt: skip
         for i in range(others):
             other = np.int64(rows[i])
-            if other >= matrix.rows or _listed(best, row, count, other):
+            if other >= matrix.rows or not is_allowed(own, other):
+                continue
+            if _listed(best, row, count, other):
                 continue
             noise = noise_of(seed, step, draw, first_id + other)
             if floor + noise < noisy[row, wanted - 1]:

@@ -39,6 +39,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
+from logitsieve.kernels.topk.allowed import allowed_at, allowed_of, forbid
 from logitsieve.kernels.topk.descriptor import matrix_at, tile_size, widen_hidden
 from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
@@ -153,7 +154,7 @@ def gumbel_sample(
     decoded = np.empty(tile_size(matrix), np.float32)
     every = pointer(scratch)
     for first in range(start, stop, block):
-        count = min(block, stop - first)
+        count, allowed = min(block, stop - first), allowed_at(descriptor, first)
         for q in range(count):
             h, own = row_of(pointer(hidden), first + q, dim), row_of(pointer(wide), q, padded(dim))
             if widen_hidden(descriptor, h, own) < 0:
@@ -161,6 +162,7 @@ def gumbel_sample(
         fill_logits64(matrix, pointer(decoded), pointer(wide), count, 0, matrix.rows, every, size)
         for q in range(count):
             row, logits = first + q, row_of(every, q, size)
+            forbid(allowed_of(allowed, q), 0, size, logits)
             for i in range(offsets[row], offsets[row + 1]):
                 logits[edited[i]] = values[i]
             state = draw_state_at(shift(every, block * size), logits, matrix.rows, size, inverse)

@@ -21,6 +21,7 @@ from logitsieve.kernels.sampling.gumbel import (
 from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.allowed import allowed_at, is_allowed
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.scan import prefetch_beginnings
@@ -168,6 +169,7 @@ def best_sample(
             bad = row
             break
         edits = edited, values, offsets[row], offsets[row + 1]
+        own = allowed_at(descriptor, row)
         listed, seed = shift(pointer(best), row * most), seeds[row]
         known = shift(pointer(logits), row * most)
         largest = known[0]
@@ -193,7 +195,7 @@ def best_sample(
                 if i + AHEAD < others:
                     prefetch_beginnings(matrix, pointer(rows), i + AHEAD, i + AHEAD + 1)
                 other = np.int64(rows[i]) if i >= 0 else matrix.rows
-                if other >= matrix.rows:
+                if other >= matrix.rows or not is_allowed(own, other):
                     continue
                 logit = edited_logit(edits, other)
                 if logit != logit:

@@ -21,6 +21,7 @@ from logitsieve.kernels.simd.dots import dots64_2x1, dots64_2x2, pad_lanes, padd
 from logitsieve.kernels.simd.exponential import exp64_lanes
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load, pair_sum, zeros64
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.allowed import allowed_at, allowed_of, forbid
 from logitsieve.kernels.topk.descriptor import (
     as_floats,
     matrix_at,
@@ -57,7 +58,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
     logits = shift(wide, block * padded(dim))
     sums = shift(logits, block * CHUNK)
     for first in range(start, stop, block):
-        count = min(block, stop - first)
+        count, allowed = min(block, stop - first), allowed_at(descriptor, first)
         for q in range(count):
             h = row_of(pointer(hidden), first + q, dim)
             if widen_hidden(descriptor, h, row_of(wide, q, padded(dim))) < 0:
@@ -71,6 +72,7 @@ def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, s
             fill_logits64(matrix, decoded, wide, count, chunk, last, logits, CHUNK)
             for q in range(count):
                 state, own = row_of(sums, q, STATE), row_of(logits, q, CHUNK)
+                forbid(allowed_of(allowed, q), chunk, padded(rows), own)
                 _edit(edited, values, offsets[first + q + 1], chunk, chunk + rows, state, own)
                 _add(state, own, rows, scale)
         for q in range(count):

@@ -19,6 +19,7 @@ from logitsieve.kernels.simd.exponential import sum_of_exponentials
 from logitsieve.kernels.simd.lanes import LANES, largest_of, load
 from logitsieve.kernels.simd.masks import lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import as_float32, int64_pointer, keep_alive, pointer, shift
+from logitsieve.kernels.topk.allowed import allowed_of, forbid
 from logitsieve.kernels.topk.descriptor import (
     ROWS,
     as_floats,
@@ -132,7 +133,8 @@ def _scan(matrix, queries, scale, edited, ends, sums, logits, count, begin, end)
                 )  # fmt: skip
         for q in range(count):
             chunk_logits = row_of(logits, q, CHUNK)
-            pad_lanes(chunk_logits, last - first)
+            size, own = pad_lanes(chunk_logits, last - first), allowed_of(queries.allowed, q)
+            forbid(own, first, size, chunk_logits)
             if queries.limit > 0:
                 decide_above(
                     matrix, UNLISTED, queries.kept, first, last - first, chunk_logits, queries, q

@@ -28,6 +28,7 @@ from logitsieve.kernels.simd.pointers import (
     pointer,
     shift,
 )
+from logitsieve.kernels.topk.allowed import every_row
 from logitsieve.kernels.topk.descriptor import DIM, ROWS, exact_logit, matrix_at, number_at
 from logitsieve.kernels.topk.merge import FIELDS, write_estimate
 from logitsieve.kernels.topk.queries import (
@@ -163,7 +164,8 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned
     route_values = shift(scratch, size)
     routes = Queries(
         queries.hidden, queries.wide, queries.codes, queries.states, route_values,
-        as_int32(shift(route_values, block * probes)), queries.logits, probes, False,
+        as_int32(shift(route_values, block * probes)), queries.logits, queries.picked, probes,
+        False, every_row(),
     )  # fmt: skip
     if bad >= 0:
         return queries, routes, bad
@@ -257,7 +259,7 @@ def screen_routes(address, hidden, clusters):
     scratch = np.empty(query_size(dim, probes) + _logits_size(descriptor), np.float64)
     for row in range(rows):
         h, chosen = row_of(pointer(hidden), row, dim), row_of(pointer(clusters), row, probes)
-        routes = queries_at(pointer(scratch), one, h, chosen, dim, probes, False)
+        routes = queries_at(pointer(scratch), one, h, chosen, dim, probes, False, every_row())
         if widen_queries(descriptor, routes, one) >= 0:
             bad = row
             break

@@ -15,6 +15,8 @@ from logitsieve.kernels.simd.lanes import (
     vector_at,
 )
 
+EVERY_LANE = (1 << LANES) - 1
+
 
 def _bits(builder, mask):
     return builder.zext(builder.bitcast(mask, ir.IntType(LANES)), ir.IntType(64))
@@ -45,6 +47,14 @@ def without(builder, mask, lanes):
     bits = builder.trunc(mask, ir.IntType(LANES))
     out = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
     return builder.select(out, ir.Constant(lanes.type, None), lanes)
+
+
+@emits(lambda mask, lanes: lanes(types.int64, lanes))
+def only(builder, mask, lanes):
+    """The lanes whose bit of `mask` is set; -inf in place of others."""
+    bits = builder.trunc(mask, ir.IntType(LANES))
+    kept = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+    return builder.select(kept, lanes, constant(lanes.type, float("-inf")))
 
 
 @inline

@@ -22,7 +22,13 @@ from logitsieve.kernels.simd.lanes import (
     widen,
     zeros32,
 )
-from logitsieve.kernels.simd.masks import append_lanes, first_lanes, lanes_not_below, without
+from logitsieve.kernels.simd.masks import (
+    EVERY_LANE,
+    append_lanes,
+    first_lanes,
+    lanes_not_below,
+    without,
+)
 from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_int64, nowhere, shift, size_of
 from logitsieve.kernels.sketch.bounds import bound_four, store_bases, store_ends
 from logitsieve.kernels.sketch.encode_query import (
@@ -48,6 +54,7 @@ from logitsieve.kernels.sketch.levels import (
 )
 from logitsieve.kernels.sketch.sketch import sketch_at
 from logitsieve.kernels.sketch.thresholds import SEEDS, take_best, threshold_of
+from logitsieve.kernels.topk.allowed import allowed_of, any_allowed, forbid, group_bits
 from logitsieve.kernels.topk.descriptor import ROWS, SHARE, SHARES, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TOTAL, VARIANCE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
@@ -67,7 +74,6 @@ Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
 # left and whether a level was read; `base_of`; sums of codes, estimates and bounds by the last
 # level read.
 Tile = namedtuple("Tile", "left masks read bases sums ends end")
-EVERY_LANE = (1 << LANES) - 1
 BEGIN, END, DONE, READ = range(4)
 COUNTS = READ + LEVEL_COUNT  # and groups read of each level
 
@@ -159,6 +165,8 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
     estimates, uppers, limit = sieved.estimates, sieved.uppers, queries.limit
     for group in range(0, groups, FOUR):
         bound_four(sketch, sieved.coded.planes, query, group, groups, estimates, uppers)
+    forbid(allowed_of(queries.allowed, q), 0, groups * LANES, estimates)
+    forbid(allowed_of(queries.allowed, q), 0, groups * LANES, uppers)
     rows = min(groups * LANES, sketch.rows)
     seeds = take_best(estimates, uppers, rows, limit, sieved.ids)
     sieved.counts[BEGIN], sieved.counts[DONE] = seeds if keep else 0, seeds
@@ -176,7 +184,10 @@ def _sieve_tile(
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
     one, two, level = levels_of(sketch, query)
-    count = _pass_lengths(sketch, sieved, tile, query, one, first, last, groups, threshold, state)
+    own = allowed_of(queries.allowed, q)
+    count = _pass_lengths(
+        sketch, sieved, tile, query, one, first, last, groups, threshold, state, own
+    )
     sieved.counts[READ] += count
     zero = coarse_level(sketch, coarse_size(sketch) if beyond + TILE <= sketch.groups else 0)
     count = _pass_level(
@@ -204,7 +215,7 @@ def _sieve_tile(
             raise_floor(queries, q, noise)
             threshold = _threshold(sieved, queries, q)
     if state[SUMMED] != 0.0:
-        _sum_tile(sketch, sieved, tile, first, last, groups, state)
+        _sum_tile(sketch, sieved, tile, first, last, groups, state, own)
     if settles:
         end = _settle(descriptor, sieved, queries, q, end, keep)
         raise_floor(queries, q, noise)
@@ -212,15 +223,17 @@ def _sieve_tile(
 
 
 @inline
-def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, state):
+def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, state, own):
     """Bound a tile by level 0; return how many of its groups have rows that are left."""
     count, summed = np.int64(0), state[SUMMED] != 0.0
     for four in range(first, last, FOUR):
+        if not any_allowed(own, four * LANES, min(four + FOUR, last) * LANES):
+            continue
         reached = store_bases(
             sketch, sieved.coded, query, four, last, threshold, summed, tile, four - first
         )
         for group in range(four, min(four + FOUR, last) if reached or summed else four):
-            mask, slot = reached >> LANES * (group - four) & EVERY_LANE, group - first
+            mask, slot = reached >> LANES * (group - four) & group_bits(own, group), group - first
             if group < groups:  # -inf of computed rows
                 mask &= lanes_not_below(load(sieved.uppers, group * LANES), threshold)
             tile.masks[slot], tile.read[slot], tile.left[count] = mask, mask, group
@@ -265,17 +278,20 @@ def _refine(sketch, sieved, tile, query, level, group, later, slot):
 
 
 @inline
-def _sum_tile(sketch, sieved, tile, first, last, groups, state):
-    """Add estimates of e^{scale logit} of the rows that no pass left, by the last level read."""
+def _sum_tile(sketch, sieved, tile, first, last, groups, state, own):
+    """Add estimates of e^{scale logit} of allowed rows that no pass left, by the last level."""
     total, variance = zeros32(), zeros32()
     length, deviation = _deviations(sketch, sieved.coded.factors)
     for group in range(first, last):
-        slot = group - first
+        slot, out = group - first, EVERY_LANE & ~group_bits(own, group)
+        if out == EVERY_LANE:
+            continue
+        out |= tile.masks[slot]
         bounds = load(tile.ends, 2 * LANES * slot), load(tile.ends, 2 * LANES * slot + LANES)
         known, half = (deviation, SHRINK) if tile.read[slot] != 0 else (length, HALF)
         added = _estimated(sketch, sieved, group, groups, bounds, known, half, state)
-        total += without(tile.masks[slot], added[0])
-        variance += without(tile.masks[slot], added[1])
+        total += without(out, added[0])
+        variance += without(out, added[1])
     state[TOTAL] += pair_sum(widen(total))
     state[VARIANCE] += pair_sum(widen(variance))
 

@@ -58,14 +58,15 @@ def _count(values, size, threshold):
 
 @inline
 def take_best(estimates, uppers, count, limit, chosen):
-    """Write the places of the best estimates, at least min(limit, count); return how many.
+    """Write the places of the best estimates, at least `limit` if there are; return how many.
 
-    Their bounds become -inf. Estimates are padded to whole lanes.
+    Their bounds become -inf. Estimates are padded to whole lanes; those of -inf are not taken.
     """
     most, end = 2 * SEEDS * limit, padded(count)
     for i in range(count, end):
         estimates[i] = -np.inf
-    threshold, size = threshold_between(estimates, end, min(SEEDS * limit, count), most), 0
+    least, size = min(SEEDS * limit, _count(estimates, end, LOWEST)), 0
+    threshold = max(LOWEST, threshold_between(estimates, end, least, most))
     for first in range(0, end, LANES):
         mask = first_lanes(lanes_not_below(load(estimates, first), threshold), count - first)
         while mask and size < most:

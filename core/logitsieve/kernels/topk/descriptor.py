@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from logitsieve.api.results import Float32, Int64
+from logitsieve.api.results import Float32, Int32, Int64
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.rows.functions import (
     CODED,
@@ -38,9 +38,10 @@ from logitsieve.utils.stored import StoredMatrix
 
 (
     WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS, LARGEST_PARTS,
-    SHARE, SHARES,
-) = range(12)  # fmt: skip
-MATRIX_FIELDS = 12  # with SHARE of SHARES, the rows that one thread goes through
+    SHARE, SHARES, MASK,
+) = range(13)  # fmt: skip
+# With SHARE of SHARES, the rows that one thread goes through, and the mask of a call (allowed.py).
+MATRIX_FIELDS = 13
 LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
 
 # Proven to be enough by proofs/scan.py.
@@ -92,6 +93,11 @@ def matrix_descriptor(weight: Float32 | StoredMatrix, bias: Float32) -> Int64:
 
 def shares_of(descriptor: Int64, count: int) -> list[Int64]:
     return [fill_fields(descriptor.copy(), {SHARE: i, SHARES: count}) for i in range(count)]
+
+
+def masked_by(descriptor: Int64, mask: Int32) -> Int64:
+    """Return a descriptor for calls about the rows of a mask [B, ceil(V / 32)], kept alive."""
+    return fill_fields(descriptor.copy(), {MASK: mask})
 
 
 @inline

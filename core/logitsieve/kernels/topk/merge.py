@@ -34,11 +34,15 @@ def merge_shares(found, sums, ids, logits):
         for share in range(shares):
             for i in range(limit):
                 one, value = found[share, row, i], sums[share, row, i]
+                if one < 0:
+                    break
                 if size == limit and not better(value, one, own_sums[0], own_ids[0]):
                     break
                 if share == 0 or not contains(own_ids, size, one):
                     size = offer(own_sums, own_ids, size, limit, value, one)
         sort_best_first(own_sums, own_ids, size)
+        for i in range(size, limit):
+            own_sums[i], own_ids[i] = -np.inf, -1
     keep_alive((ids, logits))
 
 

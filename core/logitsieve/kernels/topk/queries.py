@@ -8,7 +8,8 @@ from logitsieve.kernels.compile import inline
 from logitsieve.kernels.rows.functions import CODED
 from logitsieve.kernels.rows.products import codes_size, encode_words
 from logitsieve.kernels.simd.dots import padded, row_of
-from logitsieve.kernels.simd.pointers import as_float32, shift
+from logitsieve.kernels.simd.pointers import as_float32, as_int32, shift
+from logitsieve.kernels.topk.allowed import allowed_at
 from logitsieve.kernels.topk.descriptor import (
     DIM,
     KIND,
@@ -30,12 +31,14 @@ STATE = 10
 SUMS = 3  # from MOST on
 
 CHUNK = 256  # float32 logits of a query at once
-LOGITS = 2 * CHUNK  # float64 values of scratch for the logits of four queries
+LOGITS = 2 * CHUNK + CHUNK // 2  # float64 values of scratch for four queries' logits, and ids
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
-# float64 [Q, STATE], the heaps' values float64 and ids int32 [Q, K], and float32 logits [4, CHUNK].
-# `distinct`: rows may be offered twice.
-Queries = namedtuple("Queries", "hidden wide codes states values kept logits limit distinct")
+# float64 [Q, STATE], the heaps' values float64 and ids int32 [Q, K], float32 logits [4, CHUNK], and
+# int32 ids [CHUNK], `picked`. `distinct`: rows may be offered twice. `allowed`: allowed.py.
+Queries = namedtuple(
+    "Queries", "hidden wide codes states values kept logits picked limit distinct allowed"
+)
 
 
 @inline
@@ -44,14 +47,15 @@ def query_size(dim, limit):
 
 
 @inline
-def queries_at(scratch, block, hidden, kept, dim, limit, distinct):
+def queries_at(scratch, block, hidden, kept, dim, limit, distinct, allowed):
     codes = shift(scratch, block * padded(dim))
     states = shift(codes, block * codes_size(dim))
     values = shift(states, block * STATE)
     logits = as_float32(shift(values, block * limit))
     return Queries(
-        hidden, scratch, as_float32(codes), states, values, kept, logits, limit, distinct
-    )
+        hidden, scratch, as_float32(codes), states, values, kept, logits,
+        as_int32(shift(logits, 4 * CHUNK)), limit, distinct, allowed,
+    )  # fmt: skip
 
 
 @inline
@@ -63,7 +67,8 @@ def at_once(rows, size):
 def begin_block(descriptor, scratch, block, hidden, ids, first, count, limit, distinct):
     dim = descriptor[DIM]
     rows, own_ids = row_of(hidden, first, dim), row_of(ids, first, limit)
-    queries = queries_at(scratch, block, rows, own_ids, dim, limit, distinct)
+    allowed = allowed_at(descriptor, first)
+    queries = queries_at(scratch, block, rows, own_ids, dim, limit, distinct, allowed)
     bad = widen_queries(descriptor, queries, count)
     if bad < 0:
         empty_heaps(descriptor, 0, queries, count)
@@ -111,13 +116,18 @@ def write_answers(queries, q, logits):
     sort_best_first(values, shift(queries.kept, place), size)
     for i in range(size):
         logits[place + i] = np.float32(values[i])
+    for i in range(place + size, place + queries.limit):
+        logits[i], queries.kept[i] = np.float32(-np.inf), -1
     return size
 
 
 @inline
 def write64(queries, q, logits):
-    """Write the answers of a query that has all of them, to a row in float64."""
+    """Write the answers of a query to a row in float64; beyond the last, an id of -1 and -inf."""
     values, kept = shift(queries.values, q * queries.limit), shift(queries.kept, q * queries.limit)
-    sort_best_first(values, kept, queries.limit)
-    for i in range(queries.limit):
+    size = int(queries.states[STATE * q + SIZE])
+    sort_best_first(values, kept, size)
+    for i in range(size):
         logits[i] = values[i]
+    for i in range(size, queries.limit):
+        logits[i], kept[i] = -np.inf, -1

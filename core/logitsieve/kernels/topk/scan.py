@@ -39,6 +39,14 @@ from logitsieve.kernels.simd.lanes import (
 )
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+from logitsieve.kernels.topk.allowed import (
+    allowed_of,
+    any_allowed,
+    forbid,
+    forbid_listed,
+    is_allowed,
+    pick_allowed,
+)
 from logitsieve.kernels.topk.descriptor import as_floats, exact_logit, shared_rows, tile_size
 from logitsieve.kernels.topk.heap import better, contains, offer
 from logitsieve.kernels.topk.queries import (
@@ -97,7 +105,7 @@ def decide(matrix, queries, q, row):
 
 @inline
 def decide_above(matrix, listed, ids, first, count, logits, queries, q):
-    state = shift(queries.states, STATE * q)
+    state, own = shift(queries.states, STATE * q), allowed_of(queries.allowed, q)
     floor = -np.inf
     if int(state[SIZE]) == 0 and queries.limit <= min(count, MAX_RANKED):
         ranked = float(_ranked(logits, count, queries.limit))
@@ -108,8 +116,9 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
         while mask:
             place = first + i + lowest_bit(mask)
             mask &= mask - 1
-            if place < first + count:
-                value = decide(matrix, queries, q, int(ids[place]) if listed else place)
+            row = int(ids[place]) if listed else place
+            if place < first + count and is_allowed(own, row):
+                value = decide(matrix, queries, q, row)
                 if listed and state[SUMMED] != 0.0:
                     _correct_sum(value, float(logits[place - first]), state)
 
@@ -244,14 +253,25 @@ def scan(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count):
     """Offer rows first .. last-1 (or the rows ids[first:last], if `listed`) to 1 .. 4 queries."""
     chunk = ALONE_CHUNK if count == 1 and not listed else CHUNK
     for start in range(first, last, chunk):
-        stop = min(start + chunk, last)
-        fill(matrix, listed, ids, start, stop, queries, q0, q1, q2, q3, count, queries.logits)
+        begin, stop, rows = start, min(start + chunk, last), ids
+        if count == 1 and queries.allowed.stride != 0:
+            own = allowed_of(queries.allowed, q0)
+            if listed:
+                begin, stop = 0, pick_allowed(own, ids, start, stop, queries.picked)
+                rows = queries.picked
+            if stop == begin or (not listed and not any_allowed(own, start, stop)):
+                continue
+        fill(matrix, listed, rows, begin, stop, queries, q0, q1, q2, q3, count, queries.logits)
         for j in range(count):
             q, logits = (q0, q1, q2, q3)[j], shift(queries.logits, j * CHUNK)
-            pad_lanes(logits, stop - start)
+            size, own = pad_lanes(logits, stop - begin), allowed_of(queries.allowed, q)
+            if listed:
+                forbid_listed(own, shift(rows, begin), stop - begin, logits)
+            else:
+                forbid(own, begin, size, logits)
             if listed and queries.states[STATE * q + SUMMED] != 0.0:
-                _add_to_sum(logits, stop - start, shift(queries.states, STATE * q))
-            decide_above(matrix, listed, ids, start, stop - start, logits, queries, q)
+                _add_to_sum(logits, stop - begin, shift(queries.states, STATE * q))
+            decide_above(matrix, listed, rows, begin, stop - begin, logits, queries, q)
 
 
 @inline
