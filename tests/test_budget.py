@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 340,
-    "lines of source": 47_279,
-    "lines of core/": 20_046,
-    "lines of tests/": 44_562,
+    "files of source": 341,
+    "lines of source": 47_489,
+    "lines of core/": 20_256,
+    "lines of tests/": 44_687,
     "lines of tools/": 4_453,
     "lines of benchmarks/": 8_582,
 }

@@ -113,7 +113,7 @@ class SketchHead(Head):
         )
     )
     quick_best = True
-    _spread: Float64 | None = None  # [B] of errors of log Z under a mask
+    _fewer: Float64 | None = None  # [B] a factor of errors of log Z under a mask
 
     def _prepare(self) -> None:
         return
@@ -129,8 +129,8 @@ class SketchHead(Head):
     def masked(self, mask: Int32) -> Self:
         """See `Head.masked`; errors of fewer rows average out less."""
         other = super().masked(mask)
-        allowed = np.maximum(np.bitwise_count(mask).sum(axis=1), 1)
-        other._spread = np.sqrt(self._vocab_size / allowed)
+        allowed = np.maximum(np.bitwise_count(mask.view(np.uint32)).sum(axis=1), 1)
+        other._fewer = np.sqrt(self._vocab_size / allowed)
         other._full = self._full.masked(mask)
         return other
 
@@ -187,8 +187,8 @@ class SketchHead(Head):
         merge_shares(ids, logits, best.ids, best.logits)
         if summed:
             estimate_log_z(sums, best.logits, scale, best.log_z, best.errors)
-            if self._spread is not None:
-                best.errors[:] *= self._spread
+            if self._fewer is not None:
+                best.errors[:] *= self._fewer
         self._add_scanned(computed, best.scanned)
         best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)
