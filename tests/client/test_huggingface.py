@@ -137,7 +137,7 @@ def test_an_index_of_another_matrix_is_refused(wrong: str) -> None:
     assert isinstance(model.get_output_embeddings(), nn.Linear)
 
 
-class Capped(GPT2LMHeadModel):  # type: ignore[no-untyped-call]
+class Capped(GPT2LMHeadModel):
     """As Gemma does."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

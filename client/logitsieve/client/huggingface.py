@@ -72,7 +72,7 @@ def attach(
     its own) or the index is another matrix's; from `generate`, if logits change after the layer, or
     a setting would change the draws' law.
     """
-    layer = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    layer = model.get_output_embeddings()
     if not isinstance(layer, nn.Linear):
         got = f"the output layer {type(layer).__module__}.{type(layer).__qualname__}"
         raise InvalidRequest("model", got, "a model whose output embeddings are an nn.Linear")

@@ -6,6 +6,7 @@ log-probabilities instead, which adds one constant to all scores of a row.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from torch import LongTensor, Tensor
 from transformers import LogitsProcessor, PreTrainedModel
@@ -17,7 +18,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface_head import DecoderHead
 from logitsieve.client.huggingface_processors import PENALTIES
 
-GUIDE = theirs.UnbatchedClassifierFreeGuidanceLogitsProcessor
+GUIDE: TypeAlias = theirs.UnbatchedClassifierFreeGuidanceLogitsProcessor
 # They read the sign of a logit, which the constant changes.
 SIGNED = (*PENALTIES, theirs.ExponentialDecayLengthPenalty)
 
@@ -32,7 +33,7 @@ class Guided(LogitsProcessor):
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
         """Return `scores` [B, V] with the guided logits in place, if they are read."""
         given = self._head.hidden_states
-        self._guide.get_unconditional_logits(input_ids)  # type: ignore[no-untyped-call]
+        self._guide.get_unconditional_logits(input_ids)
         negative = self._head.hidden_states
         assert given is not None
         assert negative is not None

@@ -29,7 +29,7 @@ def write_tokenizer(folder: Path, *, begins: bool) -> None:
     tokenizer.pre_tokenizer = WhitespaceSplit()
     if begins:
         tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="<s>"
     )
     fast.save_pretrained(folder)
