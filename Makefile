@@ -20,7 +20,7 @@ AVX2 := NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+bmi,+bmi2,+f16c,+f
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell
 AVX2_TESTS := tests/kernels/simd tests/kernels/sketch tests/heads/test_sketch.py tests/benchmarks/test_race_data.py
 # Modules are byte-compiled when they are first imported, not all of them when they are installed.
-INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
+INSTALL := $(BIN)/python .ci/install.py
 unexport PYTHONDONTWRITEBYTECODE
 
 .venv/pyvenv.cfg:

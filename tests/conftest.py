@@ -8,7 +8,8 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -21,6 +22,7 @@ from hypothesis import settings
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a core for each worker of pytest-xdist
 
+TESTS = Path(__file__).parent
 LARGE = 3000  # tests
 # Those of the marker `system` that take longest, so that no worker ends long after the others.
 LONGEST = ("test_packaging", "test_extras", "test_clients", "test_run", "test_memory", "test_flood")
@@ -32,6 +34,20 @@ settings.register_profile("exhaustive", max_examples=300, deadline=None)
 def pytest_configure(config: pytest.Config) -> None:
     quick = "not exhaustive" in config.option.markexpr
     settings.load_profile("quick" if quick else "exhaustive")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let every second worker import all tests from the last: each compiles half of all sources.
+
+    What cannot be imported is said when it is collected.
+    """
+    worker = getattr(session.config, "workerinput", {"workerid": "gw0"})
+    everything = [Path(each).absolute() for each in session.config.args] == [TESTS]
+    if everything and int(worker["workerid"].removeprefix("gw")) % 2:
+        for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 341,
-    "lines of source": 47_489,
+    "lines of source": 47_490,
     "lines of core/": 20_256,
-    "lines of tests/": 44_687,
+    "lines of tests/": 44_714,
     "lines of tools/": 4_453,
     "lines of benchmarks/": 8_582,
 }

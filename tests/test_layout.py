@@ -1,5 +1,6 @@
 """One package, several roots: nothing may hide a root or come from an older installation."""
 
+import runpy
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,3 +38,13 @@ def test_every_package_is_typed_and_imported_from_the_checkout(package: Path) ->
     spec = find_spec(f"logitsieve.{package.name}")
     assert spec is not None
     assert spec.origin == str(package / "__init__.py")
+
+
+def test_what_pip_is_configured_with_is_given_to_uv() -> None:
+    """Mirrors and folders of wheels; of what has no meaning for both, nothing."""
+    flags = runpy.run_path(str(REPOSITORY / ".ci" / "install.py"))["flags"]
+    folders = ["--extra-index-url", "file:///a", "--extra-index-url", "file:///b"]
+    assert flags(":env:.find-links='/w'\nglobal.cert='/c'\n") == ["--find-links", "/w"]
+    assert flags("global.extra-index-url='\\nfile:///a\\nfile:///b'\n") == folders
+    assert flags("global.index-url='https://m/s?a=b'") == ["--default-index", "https://m/s?a=b"]
+    assert flags("") == []
