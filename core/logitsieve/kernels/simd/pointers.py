@@ -10,6 +10,8 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import emits, inline
 
+LINE = 64  # bytes of a cache
+
 
 @intrinsic
 def pointer(typing_context, array):
@@ -62,6 +64,12 @@ def shift(builder, start, count):
 @emits(lambda start: types.int64(start))
 def _address_of(builder, start):
     return builder.ptrtoint(start, ir.IntType(64))
+
+
+@inline
+def aligned(start):
+    """Return the first place from `start` on at which a cache line begins."""
+    return shift(start, (-_address_of(start) & LINE - 1) // 8)
 
 
 @inline

@@ -24,6 +24,7 @@ from logitsieve.kernels.sketch.levels import (
     coarse_size,
     codes_of,
     level_bounds,
+    level_numbers,
     levels_of,
     number_lanes,
     uppers_by_lengths,
@@ -71,11 +72,11 @@ def bound_four(sketch, planes, query, group, end, estimates, uppers):
 def base_of(sketch, query, group, sums):
     """Return estimates and upper bounds of a group without the tail."""
     scales = number_lanes(sketch, coarse_numbers(sketch, group), 0, HEAD_SCALE)
-    return base_bounds(scales, _biases(sketch, group), query, sums)
+    return base_bounds(scales, biases_of(sketch, group), query, sums)
 
 
 @inline
-def _biases(sketch, group):
+def biases_of(sketch, group):
     if not sketch.biased:
         return zeros32()
     left = sketch.rows - group * LANES
@@ -105,19 +106,19 @@ def store_bases(sketch, coded, query, group, end, threshold, always, tile, slot)
     reached |= lanes_not_below(u2, threshold) << 2 * LANES
     reached |= lanes_not_below(u3, threshold) << 3 * LANES
     if reached != 0 or always:
-        _store_base(tile, slot, b0, u0)
-        _store_base(tile, slot + 1, b1, u1)
-        _store_base(tile, slot + 2, b2, u2)
-        _store_base(tile, slot + 3, b3, u3)
+        store_base(tile, slot, b0, u0, always)
+        store_base(tile, slot + 1, b1, u1, always)
+        store_base(tile, slot + 2, b2, u2, always)
+        store_base(tile, slot + 3, b3, u3, always)
     return reached
 
 
 @inline
-def _store_base(tile, slot, base, upper):
+def store_base(tile, slot, base, upper, ends):
     store(tile.bases, 2 * LANES * slot, base[0])
     store(tile.bases, 2 * LANES * slot + LANES, base[1])
-    store(tile.sums, LANES * slot, zeros32())
-    store_ends(tile, slot, base[0], upper)
+    if ends:
+        store_ends(tile, slot, base[0], upper)
 
 
 @inline
@@ -134,4 +135,4 @@ def bound_group(sketch, coded, group):
     for level in levels_of(sketch, query):
         ahead = codes_of(level, min(group + AHEAD, sketch.groups - 1))
         sums = add_planes(sketch, level, coded.tables, sums, group, ahead)
-    return level_bounds(sketch, level, query, sums, base, group)
+    return level_bounds(level, query, sums, base, level_numbers(sketch, level, group))

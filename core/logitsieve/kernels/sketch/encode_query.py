@@ -11,6 +11,8 @@ from logitsieve.kernels.simd.byte_lanes import OFFSET
 from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, padded, row_of
 from logitsieve.kernels.simd.lanes import (
     LANES,
+    larger,
+    largest_lane,
     load,
     load_first,
     magnitude,
@@ -55,6 +57,7 @@ LEFT_SPARE = 1.01
 LEAST_MARGIN = 1e-30  # for underflow
 
 LARGEST_FOUR = LARGEST_SUM - 2.0  # of the magnitudes of four codes before rounding
+LARGEST_CODE = 127.0  # a signed byte, for products of several queries: batch.py
 
 # A query's int8 codes, tables, float64 factors, and float32 scratch, at least 32, to rotate it.
 Coded = namedtuple("Coded", "planes tables factors rotated end")
@@ -205,11 +208,13 @@ def encode_tail(turned, width, tables):
 
     Returns the scale, the sum of magnitudes of codes, ||scale g||^2 and ||y - scale g||^2.
     """
-    fours = np.float32(0)
+    fours, most = np.float32(0), zeros32()
     for d in range(0, width, 4):
         four = abs(turned[d]) + abs(turned[d + 1]) + abs(turned[d + 2]) + abs(turned[d + 3])
         fours = max(fours, four)
-    scale = fours / np.float32(LARGEST_FOUR)
+    for d in range(0, width, LANES):
+        most = larger(most, magnitude(load(turned, d)))
+    scale = max(fours / np.float32(LARGEST_FOUR), largest_lane(most) / np.float32(LARGEST_CODE))
     if not SMALLEST < scale < LARGEST:
         scale = np.float32(0)
     factor = np.float32(1) / scale if scale > 0 else np.float32(0)

@@ -43,6 +43,7 @@ NUMBERS = (
     HEAD_SCALE, TAIL_LENGTH, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE,
     LAST_NORM,
 ) = range(8)  # fmt: skip
+NUMBER_COUNT = len(NUMBERS)
 STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
 LINE = 64  # bytes
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
@@ -92,13 +93,19 @@ Read = namedtuple("Read", "codes size planes scale most error")
 
 @inline
 def levels_of(sketch, query):
-    first, middle = _size(sketch, FIRST_PLANES), _size(sketch, MIDDLE_PLANES)
-    last = _size(sketch, LAST_PLANES)
+    one, two, three = sizes_of(sketch)
     return (
-        Read(sketch.first, first, FIRST_PLANES, FIRST_SCALE, FIRST_MOST, query.first_error),
-        Read(sketch.middle, middle, MIDDLE_PLANES, MIDDLE_SCALE, MIDDLE_MOST, query.middle_error),
-        Read(sketch.fine, last, LAST_PLANES, LAST_SCALE, LAST_MOST, query.last_error),
+        Read(sketch.first, one, FIRST_PLANES, FIRST_SCALE, FIRST_MOST, query.first_error),
+        Read(sketch.middle, two, MIDDLE_PLANES, MIDDLE_SCALE, MIDDLE_MOST, query.middle_error),
+        Read(sketch.fine, three, LAST_PLANES, LAST_SCALE, LAST_MOST, query.last_error),
     )
+
+
+@inline
+def sizes_of(sketch):
+    """Return the bytes of each level of a group."""
+    one, two = _size(sketch, FIRST_PLANES), _size(sketch, MIDDLE_PLANES)
+    return one, two, _size(sketch, LAST_PLANES)
 
 
 @inline
@@ -176,9 +183,14 @@ def bounds_by(scales, rests, sums, error, rest, base):
 
 
 @inline
-def level_bounds(sketch, level, query, sums, base, group):
+def level_numbers(sketch, level, group):
+    """Return the scales and the norms of a group's rows by a level."""
     numbers = as_uint16(shift(level.codes, (group + 1) * level.size - LANES * LEVEL_EXTRA))
     scales = number_lanes(sketch, numbers, 0, level.scale)
-    rests = number_lanes(sketch, numbers, LANES, level.scale + 1)
+    return scales, number_lanes(sketch, numbers, LANES, level.scale + 1)
+
+
+@inline
+def level_bounds(level, query, sums, base, numbers):
     scaled = (sums + sums - level.most * query.total) * query.tail_scale
-    return bounds_by(scales, rests, scaled, level.error, query.rest, base)
+    return bounds_by(numbers[0], numbers[1], scaled, level.error, query.rest, base)

@@ -29,7 +29,23 @@ from logitsieve.kernels.simd.masks import (
     lanes_not_below,
     without,
 )
-from logitsieve.kernels.simd.pointers import as_float32, as_int32, as_int64, nowhere, shift, size_of
+from logitsieve.kernels.simd.pointers import (
+    LINE,
+    as_float32,
+    as_int32,
+    as_int64,
+    nowhere,
+    shift,
+    size_of,
+)
+from logitsieve.kernels.sketch.batch import (
+    TILE,
+    add_query,
+    batch_at,
+    begin_batch,
+    fill_sums,
+)
+from logitsieve.kernels.sketch.batch_bounds import more_sums, pass_batch
 from logitsieve.kernels.sketch.bounds import bound_four, store_bases, store_ends
 from logitsieve.kernels.sketch.encode_query import (
     LENGTH,
@@ -49,6 +65,7 @@ from logitsieve.kernels.sketch.levels import (
     coarse_size,
     codes_of,
     level_bounds,
+    level_numbers,
     levels_of,
     prefetch_group,
 )
@@ -64,7 +81,6 @@ HALF, SHRINK = 0.5, -0.1875
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # least number of groups that give the threshold
 FIRST_ROWS = 8  # least number of their rows for each answer
-TILE = 32  # groups with codes in the cache for all queries
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that pass before some are computed
 
 # One query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, and
@@ -122,7 +138,13 @@ def sieved_of(descriptor, start, q, groups, limit, keep):
 @inline
 def sieving_size(descriptor, count, groups, limit, keep):
     """Return the float64 values of scratch for some queries."""
-    return size_of(sieved_of(descriptor, nowhere(), count - 1, groups, limit, keep))
+    return size_of(_batch_of(descriptor, nowhere(), groups, count, limit, keep)) + LINE // 8
+
+
+@inline
+def _batch_of(descriptor, start, groups, count, limit, keep):
+    last = sieved_of(descriptor, start, count - 1, groups, limit, keep)
+    return batch_at(descriptor, last.end, count)
 
 
 @inline
@@ -135,12 +157,19 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
     stride = size_of(sieved_at(descriptor, nowhere(), groups, limit, keep))
+    batch = _batch_of(descriptor, start, groups, count, limit, keep)
+    begin_batch(descriptor, batch, count)
     turn_rows(descriptor, queries.hidden, count, _tile_at(start).end, stride)
     while first < sketch.groups:
+        filled = batch.used and first > 0
+        if filled:
+            fill_sums(sketch, batch, first, last)
         for q in range(count):
             sieved = sieved_of(descriptor, start, q, groups, limit, keep)
             if first == 0:
                 encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
+                if batch.used:
+                    add_query(descriptor, batch, q, sieved.coded)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
                 raise_floor(queries, q, noise)
                 if descriptor[SHARE] > 0:
@@ -152,7 +181,7 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
                 end = min(begin + TILE, last)
                 _sieve_tile(
                     descriptor, sieved, tile, queries, q, begin, end, first + step, groups,
-                    settles and end == last, keep, noise,
+                    settles and end == last, keep, noise, batch, filled,
                 )  # fmt: skip
                 begin = end
         first = last + ahead if first == 0 else first + step
@@ -178,33 +207,48 @@ def _sieve_first(descriptor, sieved, queries, q, groups, keep):
 
 @inline_once
 def _sieve_tile(
-    descriptor, sieved, tile, queries, q, first, last, beyond, groups, settles, keep, noise
-):
+    descriptor, sieved, tile, queries, q, first, last, beyond, groups, settles, keep, noise, batch,
+    filled,
+):  # fmt: skip
     """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
-    one, two, level = levels_of(sketch, query)
     own = allowed_of(queries.allowed, q)
-    count = _pass_lengths(
-        sketch, sieved, tile, query, one, first, last, groups, threshold, state, own
-    )
-    sieved.counts[READ] += count
-    zero = coarse_level(sketch, coarse_size(sketch) if beyond + TILE <= sketch.groups else 0)
-    count = _pass_level(
-        sketch, sieved, tile, query, one, two, zero, beyond, first, count, threshold
-    )
-    sieved.counts[READ + 1] += count
+    (one, two, level), summed = levels_of(sketch, query), state[SUMMED] != 0.0
+    if filled:
+        done, zeroth, once, count = pass_batch(
+            sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own
+        )
+    else:
+        done, once, count = 0, np.int64(0), np.int64(0)
+        zeroth = _pass_lengths(
+            sketch, sieved, tile, query, one, first, last, groups, threshold, summed, own
+        )
+    ahead = q == 0 and beyond + TILE <= sketch.groups
+    zero = coarse_level(sketch, coarse_size(sketch) if ahead else 0)
+    if done < 1:
+        once = _pass_level(
+            sketch, sieved, tile, query, one, two, zero, beyond, first, zeroth, threshold, 0, summed
+        )
     zero = coarse_level(sketch, 0)
-    count = _pass_level(
-        sketch, sieved, tile, query, two, level, zero, beyond, first, count, threshold
-    )
-    sieved.counts[READ + 2] += count
+    if done < 2:
+        count = _pass_level(
+            sketch, sieved, tile, query, two, level, zero, beyond, first, once, threshold, 1, summed
+        )
+    _count(sieved, batch, 0, zeroth)
+    _count(sieved, batch, 1, once)
+    _count(sieved, batch, 2, count)
     end = int(sieved.counts[END])
     for i in range(count):
         group = tile.left[i]
         later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
         slot = group - first
-        estimate, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
+        sums = load(tile.sums, LANES * slot)
+        if batch.ready[2] != 0:
+            sums = more_sums(batch, level, q, 2, slot, sums)
+        else:
+            sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
+        estimate, upper = _refine(sketch, tile, query, level, group, slot, sums, summed)
         mask = tile.masks[slot] & lanes_not_below(upper, threshold)
         mask = first_lanes(mask, sketch.rows - group * LANES)
         tile.masks[slot] = mask
@@ -214,7 +258,7 @@ def _sieve_tile(
             end = _settle(descriptor, sieved, queries, q, end, keep)
             raise_floor(queries, q, noise)
             threshold = _threshold(sieved, queries, q)
-    if state[SUMMED] != 0.0:
+    if summed:
         _sum_tile(sketch, sieved, tile, first, last, groups, state, own)
     if settles:
         end = _settle(descriptor, sieved, queries, q, end, keep)
@@ -223,9 +267,15 @@ def _sieve_tile(
 
 
 @inline
-def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, state, own):
+def _count(sieved, batch, place, count):
+    sieved.counts[READ + place] += count
+    batch.asked[place] += count
+
+
+@inline
+def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, summed, own):
     """Bound a tile by level 0; return how many of its groups have rows that are left."""
-    count, summed = np.int64(0), state[SUMMED] != 0.0
+    count = np.int64(0)
     for four in range(first, last, FOUR):
         if not any_allowed(own, four * LANES, min(four + FOUR, last) * LANES):
             continue
@@ -245,7 +295,10 @@ def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, thres
 
 
 @inline
-def _pass_level(sketch, sieved, tile, query, level, after, zero, beyond, first, count, threshold):
+def _pass_level(
+    sketch, sieved, tile, query, level, after, zero, beyond, first, count, threshold, place,
+    summed,
+):  # fmt: skip
     """Bound the groups that are left by a level; return how many still are.
 
     While one is bounded what comes AHEAD is prefetched, also of the level `after`, and of level
@@ -259,7 +312,9 @@ def _pass_level(sketch, sieved, tile, query, level, after, zero, beyond, first, 
             later = codes_of(after, tile.left[min(i + AHEAD - count, kept)])
         slot = group - first
         prefetch_group(zero, beyond + i)
-        _, upper = _refine(sketch, sieved, tile, query, level, group, later, slot)
+        sums = zeros32() if place == 0 else load(tile.sums, LANES * slot)
+        sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
+        _, upper = _refine(sketch, tile, query, level, group, slot, sums, summed)
         mask = tile.masks[slot] & lanes_not_below(upper, threshold)
         tile.masks[slot], tile.left[kept] = mask, group
         kept += mask != 0
@@ -267,13 +322,13 @@ def _pass_level(sketch, sieved, tile, query, level, after, zero, beyond, first, 
 
 
 @inline
-def _refine(sketch, sieved, tile, query, level, group, later, slot):
-    sums = load(tile.sums, LANES * slot)
-    sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
+def _refine(sketch, tile, query, level, group, slot, sums, summed):
     base = load(tile.bases, 2 * LANES * slot), load(tile.bases, 2 * LANES * slot + LANES)
-    estimate, upper = level_bounds(sketch, level, query, sums, base, group)
+    numbers = level_numbers(sketch, level, group)
+    estimate, upper = level_bounds(level, query, sums, base, numbers)
     store(tile.sums, LANES * slot, sums)
-    store_ends(tile, slot, estimate, upper)
+    if summed:
+        store_ends(tile, slot, estimate, upper)
     return estimate, upper
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.amx import may_use_tiles
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.pointers import float32_pointer, int32_pointer, uint8_pointer
 from logitsieve.kernels.simd.shorts import floats_of
@@ -38,8 +39,9 @@ from logitsieve.kernels.topk.descriptor import (
 (
     DIRECTIONS, COARSE, FIRST, MIDDLE, FINE, STARTS, COARSE_WIDTH, TAIL, TAIL_WIDTH,
     KAPPA, Q, MIDDLE_Q, LAST_Q, LEFT, SIZE, MOST_SCALE, MOST_REST, MOST_TAIL, CHANCE,
-) = range(MATRIX_FIELDS, MATRIX_FIELDS + 19)  # fmt: skip
-SKETCH_FIELDS = MATRIX_FIELDS + 19
+    MAY_USE_TILES,
+) = range(MATRIX_FIELDS, MATRIX_FIELDS + 20)  # fmt: skip
+SKETCH_FIELDS = MATRIX_FIELDS + 20
 
 SUMMED = 1 + 1e-9  # of norms in float64, summed in any order: proofs/sketch.py
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D
@@ -100,6 +102,7 @@ def sketch_descriptor(
         TAIL: widths.tail,
         TAIL_WIDTH: widths.padded,
         CHANCE: chance,
+        MAY_USE_TILES: int(may_use_tiles()),
         SIZE: norm_of(arrays["directions"]),
         MOST_SCALE: head,
         MOST_REST: max(numbers[1::2]),

@@ -1,0 +1,110 @@
+"""Bounds of a query of a batch, from the sums and numbers that batch.py has for all of them."""
+
+import numpy as np
+
+from logitsieve.kernels.compile import inline
+from logitsieve.kernels.simd.amx import TILE_BYTES, load_floats, load_sums
+from logitsieve.kernels.simd.byte_lanes import join_planes
+from logitsieve.kernels.simd.lanes import LANES, load, prefetch, store, zeros32
+from logitsieve.kernels.simd.masks import lanes_not_below
+from logitsieve.kernels.simd.pointers import LINE
+from logitsieve.kernels.sketch.batch import PAIRS, QUERIES, TILE
+from logitsieve.kernels.sketch.bounds import base_bounds, biases_of, store_base, store_ends
+from logitsieve.kernels.sketch.levels import (
+    AHEAD,
+    FIRST_SCALE,
+    HEAD_SCALE,
+    MIDDLE_SCALE,
+    coarse_size,
+    length_bounds,
+    level_bounds,
+    levels_of,
+    prefetch_group,
+)
+from logitsieve.kernels.topk.allowed import group_bits
+
+
+@inline
+def _numbers_of(batch, kind, slot):
+    first, second = (kind * TILE + slot) * LANES, ((kind + 1) * TILE + slot) * LANES
+    return load(batch.numbers, first), load(batch.numbers, second)
+
+
+@inline
+def pass_batch(sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own):
+    """Bound a tile by level 0 and by what is ready of the next two levels.
+
+    Returns how many of these that is, and of how many groups rows are left by each.
+    """
+    one, two, three = levels_of(sketch, query)
+    alone, both = batch.ready[0] != 0, batch.ready[1] != 0
+    done = 2 if both or batch.ready[2] != 0 else 1 if alone else 0
+    depth, zero = 3 if batch.ready[2] != 0 else done, coarse_size(sketch)
+    shares = (
+        _share(zero, q, batch.count, True), _share(one.size, q, batch.count, depth > 0),
+        _share(two.size, q, batch.count, depth > 1), _share(three.size, q, batch.count, depth > 2),
+    )  # fmt: skip
+    zeroth, once, count = np.int64(0), np.int64(0), np.int64(0)
+    for group in range(first, last):
+        slot = group - first
+        scales, lengths = _numbers_of(batch, HEAD_SCALE, slot)
+        base = base_bounds(scales, biases_of(sketch, group), query, _coarse_sums(batch, q, slot))
+        ends, sums = (base[0], length_bounds(lengths, query.length, base)), zeros32()
+        mask = lanes_not_below(ends[1], threshold) & group_bits(own, group)
+        tile.read[slot] = mask
+        zeroth += mask != 0
+        if alone:
+            sums = more_sums(batch, one, q, 0, slot, sums)
+            bounds = level_bounds(one, query, sums, base, _numbers_of(batch, FIRST_SCALE, slot))
+            if summed and mask != 0:
+                ends = bounds
+            mask &= lanes_not_below(bounds[1], threshold)
+        once += mask != 0
+        if both:
+            sums = more_sums(batch, two, q, 1, slot, sums)
+            bounds = level_bounds(two, query, sums, base, _numbers_of(batch, MIDDLE_SCALE, slot))
+            if summed and mask != 0:
+                ends = bounds
+            mask &= lanes_not_below(bounds[1], threshold)
+        tile.masks[slot], tile.left[count] = mask, group
+        if mask != 0:
+            if done == 0 and count < AHEAD:
+                prefetch_group(one, group)
+            count += 1
+        if beyond + slot < sketch.groups:
+            _prefetch_share(sketch.coarse, beyond + slot, zero, shares[0])
+            _prefetch_share(sketch.first, beyond + slot, one.size, shares[1])
+            _prefetch_share(sketch.middle, beyond + slot, two.size, shares[2])
+            _prefetch_share(sketch.fine, beyond + slot, three.size, shares[3])
+        store_base(tile, slot, base, ends[1], False)
+        store(tile.sums, LANES * slot, sums)
+        if summed:
+            store_ends(tile, slot, *ends)
+    return done, zeroth, once, count
+
+
+@inline
+def _share(size, q, count, read):
+    """Return the bytes of a group that one of `count` queries prefetches, if it will be read."""
+    lines = size // LINE if read else 0
+    return LINE * (lines * q // count), LINE * (lines * (q + 1) // count)
+
+
+@inline
+def _prefetch_share(codes, group, size, share):
+    for place in range(share[0], share[1], LINE):
+        prefetch(codes, group * size + place)
+
+
+@inline
+def _coarse_sums(batch, q, slot):
+    place = (q // PAIRS * TILE + slot) * TILE_BYTES + 2 * LINE * (q % PAIRS)
+    return join_planes((load_sums(batch.bases, place), load_sums(batch.bases, place + LINE)))
+
+
+@inline
+def more_sums(batch, level, q, place, slot, sums):
+    """Return the sums of a level from those of the one before, like `add_planes`."""
+    one = (place * batch.sets + q // QUERIES) * TILE + slot
+    added = load_floats(batch.sums, one * TILE_BYTES + LINE * (q % QUERIES))
+    return sums * np.float32(1 << level.planes) + added
