@@ -28,6 +28,11 @@ def fours(largest: float) -> Checks:
     )
 
 
+def single(largest: float) -> Checks:
+    """A code is a signed byte: three quotients and a product round."""
+    yield Fraction(float(np.float32(largest))) * (1 + growth(4)) + Fraction(1, 2) < 128
+
+
 def words(chunks: float) -> Checks:
     """A chunk adds two bytes of tables to a row's in a word."""
     yield 2 * int(chunks) * LARGEST_SUM < 1 << 16
@@ -140,6 +145,7 @@ QUERY = "kernels.sketch.encode_query"
 
 THEOREMS = [
     Theorem("four codes of a tail", f"{QUERY}.LARGEST_FOUR", fours, 1.005, mul),
+    Theorem("a code of a tail", f"{QUERY}.LARGEST_CODE", single, 1.005, mul),
     Theorem("words of a tail", "kernels.simd.tables.CHUNKS_AT_ONCE", words, 4.1, mul),
     Theorem("sums of a tail", "heads.sketch.MAX_TAIL", whole_tails, 1.08, mul),
     Theorem("bound by lengths", f"{QUERY}.BOUND_MARGIN", margin_of_lengths, 3),

@@ -84,8 +84,8 @@ _multiply1, _multiply3 = (multiply_tiles(each, CODES, OTHER_ROWS) for each in SU
 # of eight, `pairs`, for level 0, whose codes lie in `wide` tiles, those of the tail in `steps`.
 Batch = namedtuple(
     "Batch",
-    "used count sets pairs wide steps config begins codes coarse rows bases sums numbers ready asked "
-    "end",
+    "used count sets pairs wide steps config begins codes coarse rows bases sums numbers ready "
+    "asked end",
 )
 
 
@@ -174,7 +174,7 @@ def fill_sums(sketch, batch, first, last):
     many ask.
     """
     configure_tiles(batch.config)
-    _fill_coarse(sketch, batch, first, last)
+    fill_coarse(sketch, batch, first, last)
     configure_tiles(shift(batch.config, CONFIGURED))
     least, enough = (LEAST_ASKING + MORE_ASKING * batch.sets) * TILE, True
     for place in range(LEVEL_COUNT):
@@ -185,20 +185,20 @@ def fill_sums(sketch, batch, first, last):
     if batch.ready[LEVEL_COUNT] % MEASURED != 0:
         batch.ready[0], batch.ready[1] = one and not two, two and not three
         if three:
-            _fill_level(sketch, batch, 2, TO_LAST, first, last)
+            fill_level(sketch, batch, 2, TO_LAST, first, last)
         elif two:
-            _fill_level(sketch, batch, 1, TO_MIDDLE, first, last)
+            fill_level(sketch, batch, 1, TO_MIDDLE, first, last)
         elif one:
-            _fill_level(sketch, batch, 0, FIRST, first, last)
+            fill_level(sketch, batch, 0, FIRST, first, last)
     else:
         for place in range(LEVEL_COUNT):
             if batch.ready[place] != 0:
-                _fill_level(sketch, batch, place, FIRST + place, first, last)
+                fill_level(sketch, batch, place, FIRST + place, first, last)
     release_tiles()
 
 
 @inline
-def _fill_coarse(sketch, batch, first, last):
+def fill_coarse(sketch, batch, first, last):
     size = coarse_size(sketch)
     for group in range(first, last):
         _store_numbers(sketch, batch, HEAD_SCALE, group - first, coarse_numbers(sketch, group))
@@ -237,7 +237,7 @@ def _store_four(sums):
 
 
 @inline
-def _fill_level(sketch, batch, place, kind, first, last):
+def fill_level(sketch, batch, place, kind, first, last):
     size, bits = batch.steps * TILE_BYTES, 0 if kind <= MIDDLE else 1 if kind <= TO_MIDDLE else 2
     codes, group_bytes = _codes_at(sketch, place)
     for group in range(first, last):

@@ -48,7 +48,7 @@ def pass_batch(sketch, batch, query, tile, q, first, last, beyond, threshold, su
     for group in range(first, last):
         slot = group - first
         scales, lengths = _numbers_of(batch, HEAD_SCALE, slot)
-        base = base_bounds(scales, biases_of(sketch, group), query, _coarse_sums(batch, q, slot))
+        base = base_bounds(scales, biases_of(sketch, group), query, coarse_sums(batch, q, slot))
         ends, sums = (base[0], length_bounds(lengths, query.length, base)), zeros32()
         mask = lanes_not_below(ends[1], threshold) & group_bits(own, group)
         tile.read[slot] = mask
@@ -97,7 +97,7 @@ def _prefetch_share(codes, group, size, share):
 
 
 @inline
-def _coarse_sums(batch, q, slot):
+def coarse_sums(batch, q, slot):
     place = (q // PAIRS * TILE + slot) * TILE_BYTES + 2 * LINE * (q % PAIRS)
     return join_planes((load_sums(batch.bases, place), load_sums(batch.bases, place + LINE)))
 

@@ -38,13 +38,7 @@ from logitsieve.kernels.simd.pointers import (
     shift,
     size_of,
 )
-from logitsieve.kernels.sketch.batch import (
-    TILE,
-    add_query,
-    batch_at,
-    begin_batch,
-    fill_sums,
-)
+from logitsieve.kernels.sketch.batch import TILE, add_query, batch_at, begin_batch, fill_sums
 from logitsieve.kernels.sketch.batch_bounds import more_sums, pass_batch
 from logitsieve.kernels.sketch.bounds import bound_four, store_bases, store_ends
 from logitsieve.kernels.sketch.encode_query import (
