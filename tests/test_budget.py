@@ -6,10 +6,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 341,
-    "lines of source": 47_490,
-    "lines of core/": 20_256,
-    "lines of tests/": 44_714,
+    "files of source": 344,
+    "lines of source": 48_124,
+    "lines of core/": 20_884,
+    "lines of tests/": 44_862,
     "lines of tools/": 4_453,
     "lines of benchmarks/": 8_582,
 }
