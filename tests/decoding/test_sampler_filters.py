@@ -14,7 +14,7 @@ from logitsieve.api.requests import Sampling
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.logit_edits import edits_of
 from logitsieve.decoding.normalizers import Query
-from logitsieve.decoding.sampler import Shortlist, shortlist
+from logitsieve.decoding.shortlists import Shortlist, shortlist
 from logitsieve.index import open_index
 from tests.decoding.drawn import SIZES, Whole, constraints_of, edited_logits, softmax_of
 from tests.oracle import filtered, logits64

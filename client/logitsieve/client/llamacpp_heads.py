@@ -286,9 +286,9 @@ def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int
         return int(ids[logits == best].min())
     order = np.lexsort((ids, -logits))[: drawing.top_k or None]
     order = order[logits[order] > -np.inf]
-    kept, inverse = logits[order], 1 / drawing.temperature
+    kept, inverse = logits[order], drawing.scale
     lengths, place = np.empty(1, np.int64), np.empty((1, 1), np.int32)
-    cut_lists(np.array([0, len(kept)]), kept, inverse, drawing.top_p, drawing.min_p, lengths)
+    cut_lists(np.array([0, len(kept)]), kept, inverse, *drawing.filters, lengths)
     listed, noise = ids[order].astype(np.int32), (drawing.seeds[row : row + 1], drawing.step)
     list_sample(np.append(0, lengths), listed, kept, *noise, inverse, 0, place)
     return int(listed[place[0, 0]])

@@ -5,7 +5,7 @@ from __future__ import annotations  # help() shows types as they are written
 from abc import ABC, abstractmethod
 from typing import Protocol, TypeVar, Unpack
 
-import numpy as np
+from numpy import ndarray
 
 from logitsieve.api.checks import INT32_MAX, whole
 from logitsieve.api.constraints import Constraints
@@ -105,9 +105,7 @@ class Decoder(ABC):
         """
         if spec:
             check_keywords(ModelSpec, spec)
-        if (
-            type(hidden_states) is not np.ndarray or hidden_states.ndim != 2
-        ):  # which engines convert
+        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:  # engines convert those
             hidden_states = self._rows(hidden_states)
         k = whole("k", k, 1, self._most_ids)
         return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
@@ -143,7 +141,8 @@ class Decoder(ABC):
 
         `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
-        hidden_states = self._rows(hidden_states)
+        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:
+            hidden_states = self._rows(hidden_states)
         ready = Sampling.of(len(hidden_states), samples, options)
         return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 

@@ -228,7 +228,7 @@ DEFAULT_SPEC = ResolvedSpec(True, None, "", (), "")
 
 def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
     """Resolve the keywords of a request to a point; or InvalidRequest."""
-    if not spec:
+    if spec.keys().isdisjoint(ModelSpec.__annotations__):
         return DEFAULT_SPEC
     head, knobs = spec.get("head", ""), spec.get("knobs")
     precision, exact = spec.get("min_precision"), spec.get("exact", False)

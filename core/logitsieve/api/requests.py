@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf, log
 from numbers import Real
 from operator import index
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -69,22 +71,26 @@ class Sampling(NamedTuple):
         """True if an id may be removed by its probability."""
         return self.filters != NO_FILTERS
 
+    @property
+    def least_log_share(self) -> float:
+        """log of the least e^{x / temperature}, relative to the best id's, that an id may have."""
+        return log(self.min_p) if self.min_p > 0.0 else -inf
+
+    def listing(self) -> Self:
+        """Return the options of a list that filters cut later: noise does not shorten it."""
+        return self._replace(samples=0, min_p=0.0)
+
     @classmethod
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
         """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
         check_keywords(SampleOptions, options)
-        given = {**DEFAULTS, **options}
-        how = cls(
-            whole("samples", samples, 1, MOST_SAMPLES),
-            _seeds(given["seeds"], rows),
-            whole("step", given["step"], 0, MOST_STEPS - 1),
-            checked_temperature(given["temperature"]),
-            whole("top_k", given["top_k"], 0, INT32_MAX),
-            number("top_p", given["top_p"], LEAST_TOP_P, 1.0),
-            number("min_p", given["min_p"], 0.0, 1.0),
-            flag("log_probs", given["log_probs"]),
-            flag("replace", given["replace"]),
-        )
+        checked: dict[str, Any] = {
+            name: SAMPLING_CHECKS[name](value)
+            for name, value in options.items()
+            if name in SAMPLING_CHECKS
+        }
+        seeds = _seeds(options.get("seeds"), rows)
+        how = cls(whole("samples", samples, 1, MOST_SAMPLES), seeds, **checked)
         if how.temperature == 0 and not how.replace:
             allowed = "above 0 without replacement: `topk` answers the best ids in order"
             raise InvalidRequest("temperature", 0, allowed)
@@ -240,6 +246,18 @@ def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
         return float(value)
     allowed = f"a number: 0, or {COLDEST:g} to {hottest:g}"
     raise InvalidRequest("temperature", f"{value!a:.80}", allowed)
+
+
+# What is checked of each option of draws that is given; defaults need no check.
+SAMPLING_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "step": partial(whole, "step", low=0, high=MOST_STEPS - 1),
+    "temperature": checked_temperature,
+    "top_k": partial(whole, "top_k", low=0, high=INT32_MAX),
+    "top_p": partial(number, "top_p", low=LEAST_TOP_P, high=1.0),
+    "min_p": partial(number, "min_p", low=0.0, high=1.0),
+    "log_probs": partial(flag, "log_probs"),
+    "replace": partial(flag, "replace"),
+}
 
 
 def _part(value: Any, rows: slice) -> Any:

@@ -14,24 +14,13 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.decoding.logit_edits import token_logits
-from logitsieve.decoding.normalizers import (
-    CANDIDATES,
-    FULL,
-    SKETCH,
-    LogZ,
-    LogZ32,
-    Normalizer,
-    Query,
-)
-from logitsieve.decoding.sampler import (
-    DRAWS,
-    MANY,
-    Draws,
+from logitsieve.decoding.normalizers import FULL, SKETCH, LogZ32, Normalizer, Query
+from logitsieve.decoding.sampler import DRAWS, MANY, Draws, listed_draws, redrawn
+from logitsieve.decoding.shortlists import (
     Shortlist,
-    found_best,
     left_by_filters,
     listed_with_log_z,
-    redrawn,
+    needed_best,
     shortlist,
 )
 from logitsieve.heads._base.edits import no_edits
@@ -39,8 +28,6 @@ from logitsieve.heads._base.head import refuse_first
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling import distinct
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
-from logitsieve.kernels.sampling.log_z import csr_log_z
-from logitsieve.kernels.topk.merge import FIELDS
 
 LEAST_LISTED = 64  # best ids; and twice as many as are drawn
 MOST_BY_BEST = 128  # draws of a row; of more, all logits are sorted
@@ -80,7 +67,7 @@ def refuse_more(samples: int, vocab_size: int) -> None:
 def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     """Draw from all ids by the best ones and the noise of others."""
     index, rows, count = query.index, len(query.hidden_states), how.samples
-    best, _, _ = found_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))
+    best, _ = needed_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))
     ids, noisy = np.empty((rows, count), np.int32), np.empty((rows, count))
     scanned, edits = np.empty(rows, np.int32), (query.edits or no_edits(rows)).arrays
     draw = partial(
@@ -103,8 +90,8 @@ def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dr
 
 def _from_filtered(query: Query, how: Sampling) -> Draws:
     """Draw from the best ids if log Z shows that they hold all that top-p and min-p leave."""
-    best, wanted, log_z = listed_with_log_z(query, MANY)
-    lists, lengths = left_by_filters(best, wanted, log_z, how)
+    best, log_z = listed_with_log_z(query, MANY)
+    lists, lengths = left_by_filters(best, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
     return redrawn(query, how, draws, rest, _from_sorted)
 
@@ -116,21 +103,20 @@ def _from_sorted(query: Query, how: Sampling) -> Draws:
 
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
     """Draw from lists; `bounded`: proven to hold all that is drawn from."""
-    rows = len(query.hidden_states)
-    ids, logits = np.full((rows, how.samples), -1, np.int32), np.full((rows, how.samples), -np.inf)
-    perturbed = np.full((rows, how.samples), -np.inf, np.float32)
+    lengths = np.diff(lists.offsets)
+    held = np.arange(lengths.max()) < lengths[:, None]  # of [B, L], the lists' places
+    ids, logits = np.full(held.shape, -1, np.int32), np.zeros(held.shape)
+    ids[held], logits[held] = lists.ids, lists.logits
+    named = np.where(held, ids + np.int32(query.index.first_id), np.int32(-1))
+    noise = np.empty(held.shape)  # -inf beyond a list
     for row, seed in enumerate(how.seeds):
-        own = slice(lists.offsets[row], lists.offsets[row + 1])
-        listed, exact = lists.ids[own], lists.logits[own]
-        noise = np.empty((1, listed.size))
-        gumbel_noise(seed, how.step, listed[None] + np.int32(query.index.first_id), noise)
-        values = (exact - exact[0]) * query.scale + noise[0]  # rounded as kernels do
-        best = np.lexsort((listed, -values))[: how.samples]
-        ids[row, : best.size], logits[row, : best.size] = listed[best], exact[best]
-        perturbed[row, : best.size] = values[best] + exact[0] * query.scale
-    fields = np.empty((rows, FIELDS))
-    csr_log_z(lists.offsets, lists.logits, query.scale, fields)
-    log_z = LogZ(fields, query.scale, bounded)
-    log_probs, _ = log_z.log_probs(logits, ids)
-    source = CANDIDATES.name, log_z.rounded()
-    return Draws(ids, log_probs, lists.provenance, *source, perturbed)
+        gumbel_noise(seed, how.step, named[row : row + 1], noise[row : row + 1])
+    largest = logits[:, :1]
+    values = (logits - largest) * query.scale + noise  # rounded as kernels do
+    best = np.lexsort((ids, -values))[:, : how.samples]
+    found = np.take_along_axis(values, best, axis=1)
+    places = np.full((len(ids), how.samples), -1, np.int32)
+    perturbed = np.full(places.shape, -np.inf, np.float32)
+    places[:, : best.shape[1]] = np.where(found > -np.inf, best, -1)
+    perturbed[:, : best.shape[1]] = found + largest * query.scale
+    return listed_draws(how, lists, places, bounded, perturbed)

@@ -154,9 +154,9 @@ class LocalEngine(EngineBase):
         return SampleReply(draws.ids, draws.log_probs, draws.perturbed, answer)
 
     def _query(self, request: Request[Any]) -> Query:
-        softmax, constraints = self._index.softmax, request.constraints
-        hidden_states = ready_hidden(request.hidden_states, self._index.dim)
-        edits = None if constraints is None else open_edits(softmax, constraints, hidden_states)
+        hidden_states, edits = ready_hidden(request.hidden_states, self._index.dim), None
+        if request.constraints is not None:
+            edits = open_edits(self._index.softmax, request.constraints, hidden_states)
         return Query(self._index, self.answering, hidden_states, edits, width=self.width)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:

@@ -17,6 +17,7 @@ from logitsieve.api.keywords import (
     ResolvedSpec,
     resolved_spec,
 )
+from logitsieve.api.requests import FILTERS
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.decoding.auto import Auto, fitted_to, measured_elsewhere, read_auto
 from logitsieve.decoding.engine import LocalEngine
@@ -87,7 +88,8 @@ class LocalDecoder(Decoder):
         for head in self.index.heads:
             self.sample(zeros, head=head)
             self.sample(zeros, head=head, log_probs=False)
-            self.sample(zeros, head=head, min_p=0.5)
+            for filtering in FILTERS:
+                self.sample(zeros, head=head, **{filtering: 0.5})  # type: ignore[arg-type]
         if "svd" in self.index.heads:
             self.topk(zeros, 1, normalizer="lowrank")
 

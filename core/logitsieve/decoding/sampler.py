@@ -10,15 +10,15 @@ that estimates log Z gives log-probabilities by its estimate where no proof is a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from math import inf, log
+from functools import partial
+from math import log
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, offsets_of
-from logitsieve.decoding.logit_edits import BestLogits, best_edited, best_unedited, token_logits
+from logitsieve.api.results import Float32, Float64, Int32, Int64, Provenance
+from logitsieve.decoding.logit_edits import BestLogits, token_logits
 from logitsieve.decoding.normalizers import (
     APPROXIMATE,
     CANDIDATES,
@@ -29,24 +29,25 @@ from logitsieve.decoding.normalizers import (
     LogZ32,
     Normalizer,
     Query,
-    best_with_log_z,
     found_by,
     narrowed,
-    quick_log_z,
+)
+from logitsieve.decoding.shortlists import (
+    Shortlist,
+    left_by_filters,
+    listed_with_log_z,
+    needed_best,
+    no_floors,
+    selected_best,
+    selects,
+    shortlist,
+    unknown_log_z,
 )
 from logitsieve.heads._base.edits import no_edits
 from logitsieve.heads._base.head import refuse_first
 from logitsieve.heads.full import FullHead
-from logitsieve.heads.sketch import SketchHead
 from logitsieve.kernels.pool import run_slices
-from logitsieve.kernels.sampling.lists import (
-    OPEN,
-    best_sample,
-    cut_best,
-    cut_lists,
-    fit_nucleus,
-    list_sample,
-)
+from logitsieve.kernels.sampling.lists import OPEN, best_sample, fit_nucleus, list_sample
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
@@ -126,23 +127,17 @@ def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
 
 
 def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
-    k = min(BEST, query.index.vocab_size)
-    own = query.edits is None and query.head.estimates_at(query.scale, k)
-    return own and _selects(query, k) and normalizer in (None, APPROXIMATE)
-
-
-def _selects(query: Query, k: int) -> bool:
-    head = query.head
-    if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
+    if query.edits is not None or normalizer not in (None, APPROXIMATE):
         return False
-    return head.selects(k, len(query.hidden_states))
+    k = min(BEST, query.index.vocab_size)
+    return query.head.estimates_at(query.scale, k) and selects(query, k)
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
-    best, _, _ = found_best(query, how._replace(samples=0), BEST)
-    wanted = _lengths(best)
-    lists, lengths = left_by_filters(best, wanted, LogZ(_unknown(len(wanted)), query.scale), how)
+    best, _ = needed_best(query, how._replace(samples=0), BEST)
+    log_z = LogZ(unknown_log_z(len(best.ids)), query.scale)
+    lists, lengths = left_by_filters(best, log_z, how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
     return redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
 
@@ -151,8 +146,8 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
     if _products(query) < LEAST_PRODUCTS:
         return _from_all(query, how)
-    best, wanted, log_z = listed_with_log_z(query, MANY)
-    lists, lengths = left_by_filters(best, wanted, log_z, how)
+    best, log_z = listed_with_log_z(query, MANY)
+    lists, lengths = left_by_filters(best, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
     return _far_redrawn(query, how, draws, best, log_z, -1 - lengths, rest)
 
@@ -164,15 +159,13 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     """
     if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
         return _from_all(query, how)
-    draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
+    ids, provenance = _beyond(query, how, best, no_floors(len(best.ids)), log_z.fields)
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
     nucleus = _nucleus(log_z, how.top_p, last)
-    logits = token_logits(
-        query.index.softmax, query.hidden_states, np.maximum(draws.ids, 0), query.edits
-    )
-    log_probs, _ = nucleus.log_probs(logits, draws.ids)
-    draws = Draws(draws.ids, log_probs, draws.provenance, CANDIDATES.name, nucleus.rounded())
-    open_ = (draws.ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
+    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(ids, 0), query.edits)
+    log_probs, _ = nucleus.log_probs(logits, ids)
+    draws = Draws(ids, log_probs, provenance, CANDIDATES.name, nucleus.rounded())
+    open_ = (ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
     return redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
 
 
@@ -192,13 +185,16 @@ def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
 
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
-    best, floors, _ = _needed(query, how)
-    draws = _beyond(query, how, best, floors, _unknown(len(query.hidden_states)))
+    noisy = how.samples <= FEW_SAMPLES and selects(query, min(BEST, query.index.vocab_size))
+    listing = how if noisy else how._replace(samples=0)
+    few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
+    best, floors = needed_best(query, listing, FEW_BEST if few else BEST)
+    ids, provenance = _beyond(query, how, best, floors, unknown_log_z(len(best.ids)))
+    draws = _unscored(ids, provenance)
     if not how.filtered:
         return draws
-    open_ = (draws.ids == OPEN).any(axis=1)
     again = _by_interval if query.edits is None else _from_nucleus
-    draws = redrawn(query, how, draws, np.flatnonzero(open_), again)
+    draws = redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)), again)
     return _unscored(draws.ids, draws.provenance)
 
 
@@ -212,10 +208,10 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
     full, k = cast(FullHead, FULL.source(query.index)), min(MANY, query.index.vocab_size)
     rough = full.rough_log_z(query.hidden_states, k, query.scale)
     best, log_z = found_by(full, rough, query.scale, False)
-    wanted, highest = _lengths(best), log_z.fields.copy()
+    highest = log_z.fields.copy()
     highest[:, LOW] = highest[:, HIGH]
-    _, lengths = left_by_filters(best, wanted, log_z, how)
-    lists, most = left_by_filters(best, wanted, log_z._replace(fields=highest), how)
+    _, lengths = left_by_filters(best, log_z, how)
+    lists, most = left_by_filters(best, log_z._replace(fields=highest), how)
     sure, draws = np.maximum(lengths, -1 - lengths), _from_lists(query, how, lists, True)
     places = (best.ids[:, None] == draws.ids[:, :, None]).argmax(axis=2)
     open_ = (places >= sure[:, None]).any(axis=1) & (most >= 0)
@@ -235,54 +231,24 @@ def _far_redrawn(
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
     """Draw like `_by_best`, with log-probabilities by the head's own log Z."""
-    best, floors, log_z = _needed(query, how, summed=True)
-    assert log_z is not None, "the head estimates it"
-    draws = _beyond(query, how, best, floors, log_z.fields)
+    k = min(BEST, query.index.vocab_size)
+    # Its largest terms make an estimate of log Z, whatever the noise.
+    best, floors, log_z = selected_best(query, how._replace(samples=0), k, summed=True)
+    ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
-    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(draws.ids, 0), None)
-    log_z = log_z.raised(logits, draws.ids)
-    log_probs, _ = log_z.log_probs(logits, draws.ids)
-    draws = Draws(draws.ids, log_probs, draws.provenance, APPROXIMATE.name, log_z.rounded())
-    open_ = np.flatnonzero((draws.ids == OPEN).any(axis=1))
+    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(ids, 0), None)
+    log_probs, _ = log_z.raised(logits, ids).log_probs(logits, ids)
+    draws = Draws(ids, log_probs, provenance, APPROXIMATE.name, log_z.rounded())
+    open_ = np.flatnonzero((ids == OPEN).any(axis=1))
     assert draws.log_z.error is not None, "of an estimate"
     draws.log_z.error[open_] = 0.0
     return redrawn(query, how, draws, open_, _from_nucleus)
 
 
-def _needed(
-    query: Query, how: Sampling, *, summed: bool = False
-) -> tuple[BestLogits, Float64, LogZ | None]:
-    """Return the best ids of each row as far as draws from all need them, as `found_best` does."""
-    noisy = how.samples <= FEW_SAMPLES and _selects(query, BEST)
-    if summed or not noisy:  # an estimate of log Z needs its largest terms, whatever the noise
-        how = how._replace(samples=0)
-    few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
-    return found_best(query, how, FEW_BEST if few else BEST, summed=summed)
-
-
-def found_best(
-    query: Query, how: Sampling, most: int, *, summed: bool = False
-) -> tuple[BestLogits, Float64, LogZ | None]:
-    """Return the best ids, up to `most` (0: all), and floors [B] of their logits.
-
-    An id below a floor may be missing: neither do filters leave it nor does it win, unless by much
-    noise. If `summed`, also the head's estimate of log Z.
-    """
-    rows, size = len(query.hidden_states), query.index.vocab_size
-    k = min(most or size, size)
-    if query.edits is not None or not _selects(query, k):
-        return _best(query, most)[0], _no_floors(rows), None
-    head = cast(SketchHead, query.head)
-    distribution = query.scale, query.index.first_id
-    best, floors = head.needed(query.hidden_states, k, how, *distribution, summed=summed)
-    found, log_z = found_by(head, best, query.scale, summed)
-    return found, floors, log_z
-
-
 def _beyond(
     query: Query, how: Sampling, best: BestLogits, floors: Float64, log_z: Float64
-) -> Draws:
+) -> tuple[Int32, Provenance]:
     """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
     index, rows = query.index, len(best.ids)
     edits = (query.edits or no_edits(rows)).arrays
@@ -294,21 +260,7 @@ def _beyond(
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
     scanned = np.minimum(scanned + best.provenance.scanned, index.vocab_size)
-    return _unscored(ids, best.provenance._replace(scanned=scanned))
-
-
-@lru_cache(maxsize=64)
-def _unknown(rows: int) -> Float64:
-    fields = np.tile((0.0, 0.0, -inf, inf), (rows, 1))
-    fields.flags.writeable = False
-    return fields
-
-
-@lru_cache(maxsize=64)
-def _no_floors(rows: int) -> Float64:
-    floors = np.full(rows, -inf)
-    floors.flags.writeable = False
-    return floors
+    return ids, best.provenance._replace(scanned=scanned)
 
 
 def redrawn(
@@ -338,17 +290,28 @@ def _unscored(ids: Int32, provenance: Provenance) -> Draws:
 
 
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
-    """Draw from lists; `bounded`: proven to hold all that is drawn from."""
-    rows = len(query.hidden_states)
-    places, fields = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))
-    scale = how.scale
-    noise = how.seeds, how.step, scale
-    list_sample(lists.offsets, lists.ids, lists.logits, *noise, query.index.first_id, places)
-    csr_log_z(lists.offsets, lists.logits, scale, fields)
-    log_z, chosen = LogZ(fields, scale, bounded), lists.offsets[:-1, None] + places
-    ids = lists.ids[chosen]
-    log_probs, _ = log_z.log_probs(lists.logits[chosen], ids)
-    return Draws(ids, log_probs, lists.provenance, CANDIDATES.name, log_z.rounded())
+    places = np.empty((len(query.hidden_states), how.samples), np.int32)
+    noise = how.seeds, how.step, how.scale, query.index.first_id
+    list_sample(lists.offsets, lists.ids, lists.logits, *noise, places)
+    return listed_draws(how, lists, places, bounded)
+
+
+def listed_draws(
+    how: Sampling, lists: Shortlist, places: Int32, bounded: bool, perturbed: Float32 | None = None
+) -> Draws:
+    """Return the draws at `places` [B, N] of the lists, -1 for none.
+
+    `bounded`: each list is proven to hold all that is drawn from.
+    """
+    fields, chosen = np.empty((len(places), FIELDS)), lists.offsets[:-1, None] + places
+    csr_log_z(lists.offsets, lists.logits, how.scale, fields)
+    ids, logits = lists.ids[chosen], lists.logits[chosen]
+    if perturbed is not None:
+        ids[places < 0], logits[places < 0] = -1, -np.inf
+    log_z = LogZ(fields, how.scale, bounded)
+    log_probs, _ = log_z.log_probs(logits, ids)
+    source = lists.provenance, CANDIDATES.name, log_z.rounded()
+    return Draws(ids, log_probs, *source, perturbed)
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
@@ -380,9 +343,9 @@ def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
     own = FULL if query.head.name == FULL.name else SKETCH
     few = query.head.quick_best and not how.filtered and _suits_best(query, how, MOST_OPEN)
     if own is SKETCH and few:
-        best, _, log_z = listed_with_log_z(query, BEST)
-        draws = _beyond(query, how, best, _no_floors(len(best.ids)), log_z.fields)
-        return _Drawn(draws.ids, True, draws.provenance.scanned, own, narrowed(log_z, query))
+        best, log_z = listed_with_log_z(query, BEST)
+        ids, provenance = _beyond(query, how, best, no_floors(len(best.ids)), log_z.fields)
+        return _Drawn(ids, True, provenance.scanned, own, narrowed(log_z, query))
     ids, fields, scanned = query.draw(how)
     return _Drawn(ids, True, scanned, own, LogZ(fields, query.scale))
 
@@ -404,74 +367,3 @@ DRAWS: dict[str, Callable[[Query, Sampling], _Drawn]] = {
     "full": _draw_by_noise,
     "sketch": _draw_by_noise,
 }
-
-
-class Shortlist(NamedTuple):
-    """Row r's ids are ids[offsets[r]:offsets[r+1]], best first."""
-
-    offsets: Int64  # [B+1]
-    ids: Int32  # [L]
-    logits: Float64  # [L]
-    provenance: Provenance
-
-
-def shortlist(query: Query, how: Sampling) -> Shortlist:
-    """Return the ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
-
-    By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
-    (min-p). Top-k leaves exactly k, ties by the lower id.
-    """
-    most = 1 if how.temperature == 0.0 else how.top_k
-    best, _, _ = found_best(query, how._replace(samples=0, min_p=0.0), most)
-    wanted = _lengths(best)
-    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
-    cut_lists(offsets_of(wanted), logits, how.scale, *how.filters, lengths)
-    return _cut(best, lengths)
-
-
-def _lengths(best: BestLogits) -> Int64:
-    return np.asarray((best.ids >= 0).sum(axis=1))
-
-
-def left_by_filters(
-    best: BestLogits, wanted: Int64, log_z: LogZ, how: Sampling
-) -> tuple[Shortlist, Int64]:
-    """Return the ids that top-p and min-p leave of all V, and [B] how many, as `cut_best` does.
-
-    Rows that it cannot tell get one id.
-    """
-    lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
-    cut_best(offsets_of(wanted), logits, log_z.scale, *how.filters, log_z.fields, lengths)
-    return _cut(best, np.maximum(lengths, 1)), lengths
-
-
-def _best(query: Query, most: int) -> tuple[BestLogits, Int64]:
-    """Return the best ids that edits leave, up to `most` (0: all), and [B] how many."""
-    softmax, head, hidden_states, size = query.index.softmax, *query[1:3], query.index.vocab_size
-    if query.edits is None:
-        k = min(most or size, size)
-        return best_unedited(softmax, head, hidden_states, k), np.full(len(hidden_states), k)
-    wanted = query.edits.remaining(size)
-    if most > 0:
-        wanted = np.minimum(wanted, most)
-    return best_edited(softmax, head, hidden_states, wanted, query.edits), wanted
-
-
-def listed_with_log_z(query: Query, most: int) -> tuple[BestLogits, Int64, LogZ]:
-    """Return `_best` of the head `full`, and log Z of all ids at the query's temperature."""
-    full = FULL.source(query.index)
-    if query.edits is not None:
-        query = query._replace(head=full)
-        return *_best(query, most), quick_log_z(query)
-    k = min(most, query.index.vocab_size)
-    best, log_z = best_with_log_z(query._replace(k=k), full)
-    return best, np.full(len(best.ids), k), log_z
-
-
-def _cut(best: BestLogits, lengths: Int64) -> Shortlist:
-    kept = _first(best, lengths)
-    return Shortlist(offsets_of(lengths), best.ids[kept], best.logits[kept], best.provenance)
-
-
-def _first(best: BestLogits, lengths: Int64) -> Bool:
-    return np.asarray(np.arange(best.ids.shape[1]) < lengths[:, None])

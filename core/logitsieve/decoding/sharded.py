@@ -193,7 +193,7 @@ class ShardedEngine(EngineBase):
         return ScoreReply(log_probs, self._origin(started, found, log_z.rounded(), **source))
 
     def _sample(self, request: SampleRequest) -> SampleReply:
-        """Draw with the whole softmax's noise. InvalidRequest for top_p or min_p without top_k."""
+        """Draw with the whole softmax's noise. InvalidRequest for other filters without top_k."""
         started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
         if not how.replace:

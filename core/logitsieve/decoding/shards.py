@@ -15,6 +15,7 @@ from logitsieve.decoding.logit_edits import check_ids, keys_of_sets
 from logitsieve.decoding.normalizers import LogZ
 from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
+from logitsieve.kernels.sampling.lists import cut_lists
 from logitsieve.kernels.topk.merge import LOW, VALUE
 
 HALF_PLACE = 2.0**-24  # relative error of rounding to float32; twice that for rounding down
@@ -233,11 +234,9 @@ def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
 def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
     """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `proven`."""
     logits, logit_error = best.logits / how.temperature, best.logit_error / how.temperature
-    chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
-    kept = (best.ids >= 0) & (chances >= how.min_p * chances[:, :1])
-    if how.top_p < 1.0:
-        kept &= np.cumsum(chances, axis=1) - chances < how.top_p
-    kept[:, 0] = True
+    (rows, k), lengths = logits.shape, np.empty(len(logits), np.int64)
+    cut_lists(np.arange(rows + 1) * k, logits.ravel(), 1.0, *how.filters, lengths)
+    kept = (best.ids >= 0) & (np.arange(k) < np.maximum(lengths, 1)[:, None])
     ids, logits = np.where(kept, best.ids, np.int32(-1)), np.where(kept, logits, -np.inf)
     sure = np.full(len(ids), not how.filtered)
     return proven_where(sure, ShardCandidates(ids, logits, logit_error, best.log_z, best.answer))

@@ -26,7 +26,8 @@ FEW, MORE = 8, 64  # ids that a matcher is asked about before its mask
 LISTED = 512  # best ids that may hold all that top-p leaves of the allowed ones
 WIDTH = 0.01  # nats of log Z for top-p
 ROUNDED = 1e-5  # of a mass: above the rounding of logits and log Z to float32
-DRAWS = ("seeds", "step", "temperature", "top_k", "top_p", "min_p")
+# The options of draws that the caller may give; the others are set here.
+DRAWS = tuple(name for name in Sampling._fields if name not in ("samples", "log_probs", "replace"))
 
 
 class Followed(NamedTuple):
@@ -109,7 +110,7 @@ def _constrained(sets: Constraints | None, row: int) -> bool:
 
 
 def _filters(how: Sampling) -> bool:
-    return how.top_k > 0 or how.top_p < 1.0 or how.min_p > 0.0
+    return how.top_k > 0 or how.filtered
 
 
 def _first_allowed(
@@ -232,9 +233,9 @@ def _holds(listed: Float32, allowed: Float32, log_z: float | None, how: Sampling
         return bool(allowed.size >= how.top_k)
     scaled = (allowed.astype(np.float64) - allowed[0]) / how.temperature
     weights = np.exp(scaled)
-    least = exp((float(listed[-1]) - float(allowed[0])) / how.temperature)
     if how.top_p == 1.0:
-        return bool(least < how.min_p * (1.0 - ROUNDED))
+        least = (float(listed[-1]) - float(allowed[0])) / how.temperature
+        return least < how.least_log_share - ROUNDED
     assert log_z is not None, "asked for top-p"
     everything = exp(min(log_z - float(allowed[0]) / how.temperature, 700.0))
     others = np.exp((listed.astype(np.float64) - allowed[0]) / how.temperature).sum()

@@ -50,7 +50,7 @@ DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 # log Z of e^{scale x} at a larger scale is estimated only beside so many exact logits.
 MOST_SCALE, LEAST_BEST = 2.0, 16
 OTHERS = 128  # rows that are computed for their noise alone, about
-CLOSE = 1e-6  # of log of min-p: above the rounding of weights
+CLOSE = 1e-6  # of log of a share: above the rounding of weights
 FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
@@ -172,13 +172,12 @@ class SketchHead(Head):
         """Return the k best rows as far as draws need them, and floors [B] of their logits.
 
         Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
-        min_p forbids them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
+        a filter removes them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
         """
         best = empty_best(len(hidden_states), k)
-        share = log(how.min_p) - CLOSE if how.min_p > 0.0 else -inf
         asked = (
             scale, summed, how.seeds, how.step, how.samples, first_id,
-            log(self._vocab_size / OTHERS), share,
+            log(self._vocab_size / OTHERS), how.least_log_share - CLOSE,
         )  # fmt: skip
         made = (INT32, k), (FLOAT64, k), (FLOAT64, SUMS), (INT32,), (FLOAT64,)
         refused, found = self._spread(sketch_sums.entry(), hidden_states, k, asked, *made)

@@ -232,8 +232,8 @@ class Head(ABC):
         shares = self._shares if self._shared(rows, k) else [self._descriptor]
         arrays = [_empty((len(shares), rows, *shape), dtype) for dtype, *shape in made]
         calls = [
-            partial(call, share.ctypes.data, hidden_states, *asked, *(each[i] for each in arrays))
-            for i, share in enumerate(shares)
+            partial(call, share.ctypes.data, hidden_states, *asked, *filled)
+            for share, *filled in zip(shares, *arrays, strict=True)
         ]
         if len(calls) == 1:
             return run_slices(calls[0], rows, self._threads), arrays
