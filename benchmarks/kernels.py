@@ -26,7 +26,7 @@ from benchmarks.tables.service import kernels as table
 from benchmarks.tables.service import model_kernels as model_table
 from logitsieve.heads import FullHead, ScreenHead, SketchHead, Softmax
 from logitsieve.index_builder.fit import sketch as fit
-from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
+from logitsieve.index_builder.fit.sketch import rotate, rounded
 from logitsieve.kernels.simd.lanes import cpu_has
 from logitsieve.kernels.topk.exact_topk import csr_logits
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from logitsieve.heads import HEADS, Head, SketchHead, Softmax
 from logitsieve.index import HeadEntry, write_index
-from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
 from logitsieve.index_builder.fit.sketch import (
     CONTEXT_RIDGE,
     RIDGE,
     balanced,
     code,
+    rotate,
     rotated_at_random,
+    rounded,
     row_moments,
     second_moments,
 )

@@ -15,7 +15,7 @@ import jsonschema
 import numpy as np
 
 from demo.published import model_file
-from logitsieve.client.llamacpp_grammar import grammars_of
+from logitsieve.client.llamacpp import grammars_of
 from logitsieve.decoding import LocalDecoder
 from logitsieve.grammar import Grammars, allowed_ids, next_ids
 from logitsieve.index import open_index

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.huggingface import attach
-from logitsieve.client.huggingface_layer import refuse_more_than_linear
+from logitsieve.client.huggingface_head import refuse_more_than_linear
 from tests.client.dense import attach_dense, decoder_of, generate
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logitsieve.client.llamacpp import attach, generate
-from logitsieve.client.llamacpp_grammar import grammars_of
+from logitsieve.client.llamacpp import attach, generate, grammars_of
 from logitsieve.grammar import Grammars, Matcher, allowed_ids
 from logitsieve.llamacpp import LlamaContext
 from tests.client.dense import DenseDecoder

@@ -9,7 +9,7 @@ import pytest
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import Generation, PromptLookup, attach, generate
-from logitsieve.client.llamacpp_speculation import LONGEST, MOST_DRAFTS, SHORTEST, Drafter
+from logitsieve.client.llamacpp_sequences import LONGEST, MOST_DRAFTS, SHORTEST, Drafter
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import LlamaContext

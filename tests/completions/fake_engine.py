@@ -17,11 +17,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.completions.journal import ENGINE
+from logitsieve.completions.journal import ENGINE, Ticket
 from logitsieve.completions.supervisor import Line
-from logitsieve.completions.tickets import Ticket
 from logitsieve.server.http.listener import Listener
-from logitsieve.server.signals import end_after
+from logitsieve.server.loops import end_after
 
 WAIT_S = 60.0
 

@@ -9,9 +9,8 @@ from time import monotonic
 import pytest
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
-from logitsieve.completions.journal import Journal
+from logitsieve.completions.journal import Journal, Ticket
 from logitsieve.completions.lanes import MOST_SHORT, MOST_WAITING, Lanes
-from logitsieve.completions.tickets import Ticket
 from tests.server.running import WAIT_S
 
 

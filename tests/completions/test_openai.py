@@ -8,8 +8,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.completions import fields
 from logitsieve.completions.checkers import checked
-from logitsieve.completions.fields import CHAT, COMPLETION, IGNORED
-from logitsieve.completions.messages import MESSAGE, messages
+from logitsieve.completions.fields import CHAT, COMPLETION, IGNORED, MESSAGE, messages
 from tests.completions.conftest import NAME, Client
 from tests.refusals import refused
 

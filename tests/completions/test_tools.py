@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logitsieve.client.llamacpp import LlamaContext, attach
-from logitsieve.completions.messages import messages
+from logitsieve.completions.fields import messages
 from logitsieve.completions.tools import CallReader
 from tests.client.dense import DenseDecoder
 from tests.completions.conftest import Client, serving

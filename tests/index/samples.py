@@ -13,8 +13,7 @@ import numpy as np
 from logitsieve.heads._base.head import Softmax
 from logitsieve.index import FileEntry, HeadEntry, Manifest, write_index
 from logitsieve.index.tensorfile import DTYPES, pieces
-from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rounded
-from logitsieve.index_builder.fit.sketch import code
+from logitsieve.index_builder.fit.sketch import RotatedRows, code, rounded
 from tests.synthetic import Arrays, write_heads
 
 ESCAPES = "\x1b]0;owned\x07" * 1000  # to be quoted shortly, and without effect

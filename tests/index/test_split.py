@@ -5,7 +5,7 @@ import pytest
 
 from logitsieve.index import split_index, verify_index
 from logitsieve.index.reader import read_contents
-from logitsieve.index.sketch_codes import codings_of
+from logitsieve.index.sketch_rows import codings_of
 from logitsieve.index.split import shard_folders
 from tests.synthetic import make_hidden, make_softmax, rotated, sketch_arrays, write_heads
 

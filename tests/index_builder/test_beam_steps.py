@@ -1,6 +1,6 @@
 import numpy as np
 
-from logitsieve.index_builder.beam_steps import BEAMS, PAIRS, StepJudge
+from logitsieve.index_builder.calibrate import BEAMS, PAIRS, StepJudge
 from tests.oracle import logits64
 from tests.synthetic import make_head, make_hidden, make_softmax, screen_arrays
 

@@ -10,8 +10,7 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Bool, Float32, Float64
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.rotated_rows import rotate
-from logitsieve.index_builder.fit.sketch import code
+from logitsieve.index_builder.fit.sketch import code, rotate
 from tests.oracle import logits64
 from tools.attacks import topk
 from tools.attacks.judge import LONG, log_z

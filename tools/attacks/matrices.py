@@ -10,9 +10,8 @@ from numpy.random import Generator
 
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import SketchHead, Softmax
-from logitsieve.index.sketch_codes import codings_of
-from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rotate, rounded
-from logitsieve.index_builder.fit.sketch import code
+from logitsieve.index.sketch_rows import codings_of
+from logitsieve.index_builder.fit.sketch import RotatedRows, code, rotate, rounded
 from logitsieve.kernels.sketch.sketch import widths_of
 from tests.synthetic import rotated, sketch_head
 

@@ -9,8 +9,7 @@ from numpy.random import Generator
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.full import FullHead
-from logitsieve.index_builder.fit.rotated_rows import rotate, rounded
-from logitsieve.index_builder.fit.sketch import code
+from logitsieve.index_builder.fit.sketch import code, rotate, rounded
 from logitsieve.kernels.simd.planes import LARGEST_CODE
 from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.stored import KINDS

@@ -89,7 +89,7 @@ def command(options: CompareOptions, as_json: AsJson = False) -> None:
 
 
 def _compared(options: CompareOptions) -> Divergence:
-    from logitsieve.index_builder.capture.text_chunks import CountedText, token_windows
+    from logitsieve.index_builder.capture.stream_sample import CountedText, token_windows
     from logitsieve.llamacpp import open_context
     from logitsieve.llamacpp.divergence import compare
 

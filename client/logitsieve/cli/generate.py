@@ -176,7 +176,7 @@ class GenerateOptions:
             return {}
         if self.json_schema is not None and self.regex is not None:
             raise InvalidRequest("regex", repr(self.regex), "one of --json-schema and --regex")
-        from logitsieve.client.llamacpp_grammar import grammars_of
+        from logitsieve.client.llamacpp import grammars_of
 
         grammars = grammars_of(context)
         if self.json_schema is not None:

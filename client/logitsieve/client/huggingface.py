@@ -28,15 +28,15 @@ from transformers import (  # noqa: E402
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
 from transformers.generation.logits_process import WhisperNoSpeechDetection  # noqa: E402
 
-from logitsieve.client.huggingface_guidance import GUIDE, guidance  # noqa: E402
-from logitsieve.client.huggingface_head import DecoderHead  # noqa: E402
-from logitsieve.client.huggingface_layer import refuse_more_than_linear  # noqa: E402
+from logitsieve.client.huggingface_head import DecoderHead, refuse_more_than_linear  # noqa: E402
 from logitsieve.client.huggingface_processors import (  # noqa: E402
+    GUIDE,
     DecoderDraws,
     KnownLogits,
     count_of_best,
     draw_options,
     editing_processors,
+    guidance,
 )
 from logitsieve.client.huggingface_whisper import NoSpeech, first_timestamp  # noqa: E402
 

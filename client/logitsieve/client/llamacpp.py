@@ -15,8 +15,8 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
 from logitsieve.client.llamacpp_generation import Generation, Prompt, Token
 from logitsieve.client.llamacpp_heads import DecoderOutput, DenseOutput, OutputHead
-from logitsieve.client.llamacpp_sequences import GenerationOptions
-from logitsieve.client.llamacpp_speculation import Drafter, PromptLookup
+from logitsieve.client.llamacpp_sequences import Drafter, GenerationOptions, PromptLookup
+from logitsieve.grammar import Grammars, TokenizerParts
 from logitsieve.llamacpp import GgufModel, LlamaContext
 
 __all__ = [
@@ -126,3 +126,41 @@ def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, spec: ModelSpec) -
         if (gap > 2.0**-20 * (np.abs(parts).sum(1) + np.abs(bias))).any():
             got = f"logits up to {gap.max():.4g} away from the model's own"
             raise InvalidRequest("decoder", got, allowed)
+
+
+MARK = "\x02"  # no tokenizer joins it with what follows
+
+
+def grammars_of(context: LlamaContext) -> Grammars:
+    """Return the compiler of grammars for a model's tokens, which takes a second to make."""
+    every, special = range(context.gguf.vocab_size), context.special_tokens
+    pieces = [context.piece(token, special=True) for token in every]
+    spelled = {piece: token for token, piece in enumerate(pieces) if token not in special}
+    longest = max(map(len, pieces))
+
+    def ids(text: str) -> list[int]:
+        return context.tokenize(text, begin=False, special=False)
+
+    def tokenize(text: str) -> Sequence[int]:
+        """Return ids that spell a text exactly: some tokenizers put a space before it."""
+        raw, mark = text.encode(), ids(MARK)
+        for made in (ids(text), ids(MARK + text)):
+            made = made[len(mark) :] if made[: len(mark)] == mark else made
+            if b"".join(pieces[token] for token in made) == raw:
+                return made
+        return longest_first(raw)
+
+    def longest_first(raw: bytes) -> list[int]:
+        made = []
+        while raw:
+            sizes = range(min(longest, len(raw)), 0, -1)
+            token = next((spelled[raw[:size]] for size in sizes if raw[:size] in spelled), None)
+            if token is None:
+                break
+            made.append(token)
+            raw = raw[len(pieces[token]) :]
+        return made
+
+    ends = [token for token in every if context.ends(token)]
+    parts = TokenizerParts(pieces=pieces, special=special, ends=ends, tokenize=tokenize)
+    return Grammars(parts)

@@ -11,8 +11,13 @@ from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.results import Float32
 from logitsieve.client.llamacpp_heads import HeadSlot
-from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
-from logitsieve.client.llamacpp_speculation import Drafter, Speculation
+from logitsieve.client.llamacpp_sequences import (
+    Continuation,
+    Drafter,
+    GenerationOptions,
+    Speculation,
+    choose,
+)
 from logitsieve.llamacpp import LlamaContext
 
 Prompt = str | Sequence[int]

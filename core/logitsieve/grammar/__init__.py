@@ -5,8 +5,7 @@ llguidance (extra `grammar`) compiles JSON schemas, regular expressions and Lark
 
 from logitsieve.grammar.following import Followed, next_ids
 from logitsieve.grammar.grammars import Grammar, Grammars, TokenizerParts
-from logitsieve.grammar.matcher import Matcher, allowed_ids
-from logitsieve.grammar.xgrammar import XGrammar
+from logitsieve.grammar.matcher import Matcher, XGrammar, allowed_ids
 
 __all__ = [
     "Followed", "Grammar", "Grammars", "Matcher", "TokenizerParts", "XGrammar", "allowed_ids",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias, get_type_hints
 
 from logitsieve.api.errors import IndexUnreadable
+from logitsieve.index.calibration import Rule, read
 from logitsieve.index.files import as_unreadable
-from logitsieve.index.shapes import Rule, read
 from logitsieve.utils.stored import KINDS
 
 FORMAT_VERSION = 3

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.utils.environment import reason_of
-from logitsieve.utils.file_kinds import kind_of
+from logitsieve.utils.environment import kind_of, reason_of
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # codes of `struct`

@@ -16,8 +16,7 @@ import numpy as np
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest
 from logitsieve.api.results import ArrayLike, Float32
 from logitsieve.index_builder.config import GIVEN
-from logitsieve.utils.environment import name_in_errors, reason_of
-from logitsieve.utils.file_kinds import begins_with, kind_of
+from logitsieve.utils.environment import begins_with, kind_of, name_in_errors, reason_of
 from logitsieve.utils.floats import LARGEST, STORED, finite, narrowed, widened
 from logitsieve.utils.hidden import as_rows
 from logitsieve.utils.stored import KINDS, StoredMatrix

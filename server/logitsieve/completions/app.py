@@ -21,15 +21,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra, ModelNotFound, naming
-from logitsieve.client.llamacpp_grammar import grammars_of
+from logitsieve.client.llamacpp import grammars_of
 from logitsieve.completions import fields
 from logitsieve.completions.answers import Choice, CompletionWriter, Speller
 from logitsieve.completions.checkers import checked, integer
 from logitsieve.completions.decode_loop import DecodeLoop, Piece, Task
 from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
+from logitsieve.completions.journal import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.completions.lanes import Lanes
-from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.completions.tools import CallReader
 from logitsieve.grammar import Grammars
 from logitsieve.llamacpp import LlamaContext, render_chat

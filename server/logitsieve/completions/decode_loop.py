@@ -31,8 +31,13 @@ from logitsieve.api.results import Float32, Int32
 from logitsieve.api.watermark import WatermarkKey
 from logitsieve.client.llamacpp import LlamaAttachment
 from logitsieve.client.llamacpp_heads import Chosen, OutputHead, Scores
-from logitsieve.client.llamacpp_sequences import Continuation, GenerationOptions, choose
-from logitsieve.client.llamacpp_speculation import Drafter, Speculation
+from logitsieve.client.llamacpp_sequences import (
+    Continuation,
+    Drafter,
+    GenerationOptions,
+    Speculation,
+    choose,
+)
 from logitsieve.completions.journal import ENGINE, Journal
 from logitsieve.llamacpp import LlamaContext
 

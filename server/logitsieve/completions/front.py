@@ -24,10 +24,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
-from logitsieve.completions import tickets
 from logitsieve.completions.failures import error_object, failure
+from logitsieve.completions.journal import GONE, MOST_JSON, TICKET_HEADER, Ticket, client_gone
 from logitsieve.completions.supervisor import FIRST_S, STUCK_S, Child, Line, Supervisor
-from logitsieve.completions.tickets import GONE, MOST_JSON, Ticket, client_gone
 from logitsieve.server.http.application import LocalNames, check_json, parsed
 from logitsieve.server.http.bodies import bodies_of
 from logitsieve.server.security import HEADER, READ, ApiKeys
@@ -205,7 +204,7 @@ class Front:
             "Connection": "close",
             "Content-Type": "application/json",
             "Content-Length": str(len(body)),
-            tickets.HEADER: Ticket(number, len(body), until).header(),
+            TICKET_HEADER: Ticket(number, len(body), until).header(),
         }
         head = h11.Request(method=request.method, target=target, headers=list(headers.items()))
         try:

@@ -1,8 +1,12 @@
-"""The requests that an engine works on, and its heartbeat, in memory that outlives its process."""
+"""What the port's process and the engine's tell each other: requests, by memory and by a header."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
+from time import monotonic
+from typing import NamedTuple, Self
+
+from starlette.requests import Request
 
 ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each written by one thread
 MOST = 64  # requests of a place: the engine's sequences
@@ -38,3 +42,29 @@ class Journal:
         found = {number for number in self._numbers if number}
         self._numbers[:] = [0] * len(self._numbers)
         return found
+
+
+TICKET_HEADER = "x-logitsieve-ticket"
+GONE = 499  # status: the client has closed its connection
+MOST_JSON = 16 << 20  # bytes of a request: reading them holds up all others
+
+
+class Ticket(NamedTuple):
+    number: int  # 0: none is known
+    size: int  # bytes of the body
+    until: float  # of `monotonic`
+
+    @classmethod
+    def of(cls, request: Request, timeout_s: float) -> Self:
+        number, _, left = request.headers.get(TICKET_HEADER, "").partition(" ")
+        size = int(request.headers.get("content-length", MOST_JSON))
+        return cls(int(number or 0), size, monotonic() + min(float(left or timeout_s), timeout_s))
+
+    def header(self) -> str:
+        return f"{self.number} {max(self.until - monotonic(), 0):.3f}"
+
+
+async def client_gone(request: Request) -> None:
+    """Return when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

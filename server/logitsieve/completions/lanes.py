@@ -10,8 +10,7 @@ from time import monotonic
 from typing import TypeVar
 
 from logitsieve.api.errors import DeadlineExceeded, Overloaded, Unavailable
-from logitsieve.completions.journal import GRAMMARS, LONG, SHORT, Journal
-from logitsieve.completions.tickets import Ticket
+from logitsieve.completions.journal import GRAMMARS, LONG, SHORT, Journal, Ticket
 
 T = TypeVar("T")
 

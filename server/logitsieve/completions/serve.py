@@ -12,9 +12,9 @@ from logitsieve.completions.front import Front
 from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
 from logitsieve.server.logs import configure, event
+from logitsieve.server.loops import end_after, first_signal
 from logitsieve.server.rpc.ports import address, taken
 from logitsieve.server.security import ApiKeys, http_tls, keep_renewing
-from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from logitsieve.completions.journal import Journal
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.supervisor import Line
 from logitsieve.server.http.listener import PATIENCE_S, Listener
-from logitsieve.server.signals import end_after, first_signal
+from logitsieve.server.loops import end_after, first_signal
 
 LAST_REPLIES_S = 1.0
 BEAT_S = 0.5

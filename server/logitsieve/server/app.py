@@ -20,7 +20,7 @@ from logitsieve.server.http.application import Console, ServerView, application,
 from logitsieve.server.http.listener import Listener
 from logitsieve.server.kserve import has_kserve, kserve_services
 from logitsieve.server.logs import configure, event
-from logitsieve.server.loops import call_soon
+from logitsieve.server.loops import call_soon, end_after, first_signal
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.precision import PrecisionMetrics, Shadow
@@ -33,7 +33,6 @@ from logitsieve.server.rpc.own_process import OwnProcess
 from logitsieve.server.rpc.ports import Ports, address, check_free, taken
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.server.security import ADMIN, READ, ApiKeys, http_tls, keep_renewing
-from logitsieve.server.signals import end_after, first_signal
 from logitsieve.utils.environment import is_loopback, require
 from logitsieve.utils.options import Progress, no_progress
 

@@ -1,8 +1,13 @@
-"""Calls from threads to event loops, which end before threads do."""
+"""Event loops: calls from threads, which they outlive, and the end of a process that serves."""
 
 import asyncio
-from collections.abc import Callable
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Timer
 
 
 def call_soon(
@@ -11,3 +16,34 @@ def call_soon(
     """Make the call on the loop, from any thread; do nothing once the loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
+
+
+SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+LAST_S = 3.0  # after the time to drain; then the process ends, whatever still runs
+
+
+def first_signal(names: Sequence[signal.Signals] = SIGNALS) -> asyncio.Event:
+    """Return an event that a first signal of these to the process of the running loop sets.
+
+    From then on signals have their default effect. Crashes leave a trace from here on.
+    """
+    faulthandler.enable(sys.__stderr__ or sys.stderr)
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop() -> None:
+        for name in names:
+            loop.remove_signal_handler(name)
+            signal.signal(name, signal.SIG_DFL)
+        came.set()
+
+    for name in names:
+        loop.add_signal_handler(name, stop)
+    return came
+
+
+def end_after(drain_s: float, last: Callable[[float], int]) -> None:
+    """End the process LAST_S after `drain_s`, by the exit code of `last`, which gets their sum."""
+    seconds = LAST_S + drain_s
+    timer = Timer(seconds, lambda: os._exit(last(seconds)))
+    timer.daemon = True
+    timer.start()

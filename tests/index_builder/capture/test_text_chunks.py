@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from logitsieve.index_builder.capture.text_chunks import (
+from logitsieve.index_builder.capture.stream_sample import (
     CHARACTERS,
     CountedText,
     text_chunks,

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from logitsieve.heads import Softmax
-from logitsieve.index_builder.fit.rotated_rows import BLOCK_ROWS, rotate, rounded, turn_block
+from logitsieve.index_builder.fit.sketch import BLOCK_ROWS, rotate, rounded, turn_block
 from logitsieve.index_builder.workers import Workers
 from tests.index_builder.building import Watched
 from tests.synthetic import make_hidden, make_softmax, rotated

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 
 from logitsieve.heads import Softmax
-from logitsieve.index.sketch_codes import codings_of, level_codes
+from logitsieve.index.sketch_rows import codings_of, level_codes
 from logitsieve.index_builder.config import BuildConfig
 from logitsieve.index_builder.contexts import Contexts
-from logitsieve.index_builder.fit.rotated_rows import RotatedRows, rounded
-from logitsieve.index_builder.fit.sketch import code, fit_sketch, rotated_at_random, steep, width_of
+from logitsieve.index_builder.fit.sketch import (
+    RotatedRows,
+    code,
+    fit_sketch,
+    rotated_at_random,
+    rounded,
+    steep,
+    width_of,
+)
 from logitsieve.index_builder.fitting import BuildInputs, FitResult
 from logitsieve.kernels.sketch.levels import APART
 from tests.synthetic import make_hidden, make_softmax, rotated

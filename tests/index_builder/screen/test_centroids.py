@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from logitsieve.index_builder.config import ScreenConfig
-from logitsieve.index_builder.screen.centroids import (
+from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
+from logitsieve.index_builder.screen.training import (
     AGREEMENT,
     AVERAGED,
     Adam,
@@ -17,7 +18,6 @@ from logitsieve.index_builder.screen.centroids import (
     train_centroids,
     trainable_scale,
 )
-from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from tests.index_builder.clustered import make_contexts
 
 B, C, V, K, D = 7, 4, 30, 5, 6

@@ -8,8 +8,7 @@ import pytest
 from logitsieve.api.results import Float64
 from logitsieve.heads import FullHead, SketchHead, Softmax
 from logitsieve.heads.sketch import GRADES
-from logitsieve.index.sketch_codes import codings_of
-from logitsieve.index.sketch_rows import solve
+from logitsieve.index.sketch_rows import codings_of, solve
 from logitsieve.kernels.compile import kernel
 from logitsieve.kernels.simd.dots import padded
 from logitsieve.kernels.simd.lanes import LANES, store

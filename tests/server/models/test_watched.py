@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable, ModelNotFound
-from logitsieve.server.models.watched import Watched
+from logitsieve.server.models.served import Watched
 from tests.server.materials import mapped
 from tests.server.models.test_repository import loaded
 from tests.server.running import write_model

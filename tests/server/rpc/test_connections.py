@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from logitsieve.server.rpc.connections import cut, name_of
+from logitsieve.server.rpc.own_process import cut, name_of
 
 
 def test_the_named_connection_ends_and_others_stay() -> None:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from logitsieve.client import DecoderClient
-from logitsieve.server.rpc.connections import name_of
 from logitsieve.server.rpc.gate import HOLD_S
-from logitsieve.server.rpc.own_process import MOST_DROPPED, OwnProcess
+from logitsieve.server.rpc.own_process import MOST_DROPPED, OwnProcess, name_of
 from tests.server.conftest import Serve
 from tests.server.running import WAIT_S
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.index_builder.capture.text_chunks import TEXT, token_windows
+from logitsieve.index_builder.capture.stream_sample import TEXT, token_windows
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW
 from logitsieve.utils.environment import require
 

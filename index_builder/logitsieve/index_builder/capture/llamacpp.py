@@ -19,12 +19,12 @@ from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float32
 from logitsieve.index.files import new_folder
-from logitsieve.index_builder.capture.stream_sample import write_sample
-from logitsieve.index_builder.capture.text_chunks import (
+from logitsieve.index_builder.capture.stream_sample import (
     TEXT,
     CountedText,
     text_chunks,
     token_windows,
+    write_sample,
 )
 from logitsieve.index_builder.config import LONGEST_WINDOW, WINDOW, CaptureConfig
 from logitsieve.index_builder.workers import Shared, Workers

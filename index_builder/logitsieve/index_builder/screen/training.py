@@ -3,18 +3,144 @@
 Chen et al. 2019, Learning to Screen, Algorithm 1, derived in docs/screen.md.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from logitsieve.api.results import Float32
+from logitsieve.api.results import Float32, Int64
+from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult
-from logitsieve.index_builder.screen.centroids import train_centroids, trainable_scale
 from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
+
+AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
+SCALE_ROWS = 8192  # contexts on which the scale is set
+AVERAGED = 0.99  # share of the past in the moving average of candidates a row
+TINY = np.finfo(np.float32).tiny
+
+
+def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
+    """Return a factor of the centroids by which AGREEMENT of the samples pick the argmax.
+
+    The expected share is the mean of max_t P(t|h), eq. 4.
+    """
+    stride = max(1, len(hidden_SD) // SCALE_ROWS)
+    scores_SC = hidden_SD[::stride] @ centroids_CD.T
+    largest = float(np.abs(scores_SC).max())
+    if len(centroids_CD) == 1 or largest == 0:
+        return 1.0
+    scores_SC -= scores_SC.max(axis=1, keepdims=True)
+    low, high = 0.0, 1e4 / largest
+    for _ in range(40):
+        middle = (low + high) / 2
+        if (1 / np.exp(np.float32(middle) * scores_SC).sum(axis=1)).mean() < AGREEMENT:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def softmax(scores_BC: Float32) -> Float32:
+    powers_BC = np.exp(scores_BC - scores_BC.max(axis=1, keepdims=True))
+    return np.asarray(powers_BC / powers_BC.sum(axis=1, keepdims=True))
+
+
+def softmax_gradient(p_BC: Float32, gradient_BC: Float32) -> Float32:
+    """Return the gradient by the scores of eq. 5 from the one by its probabilities."""
+    mean_B = np.einsum("bc,bc->b", p_BC, gradient_BC)
+    return np.asarray(p_BC * (gradient_BC - mean_B[:, None]))
+
+
+def cluster_loss(
+    labels_BK: Int64, table_VC: np.ndarray, sizes_C: Float32, waste_weight: float
+) -> Float32:
+    """l [B, C], eq. 6 of every row under every cluster; table_VC is c transposed, sizes_C sums."""
+    hits_BC = np.zeros((len(labels_BK), len(sizes_C)), np.float32)
+    for labels_B in labels_BK.T:
+        hits_BC += table_VC[labels_B]
+    depth, waste = np.float32(labels_BK.shape[1]), np.float32(waste_weight)
+    return np.asarray((depth - hits_BC) + waste * (sizes_C - hits_BC))
+
+
+class MovingAverage:
+    """Lbar: the candidates a row, averaged over batches."""
+
+    def __init__(self) -> None:
+        self._value: float | None = None
+
+    def add(self, mean: float) -> float:
+        past = mean if self._value is None else self._value
+        self._value = AVERAGED * past + (1 - AVERAGED) * mean
+        return self._value
+
+
+class Adam:
+    """Kingma and Ba 2015, Algorithm 1, for one array, which it changes in place."""
+
+    def __init__(self, parameter: Float32, lr: float) -> None:
+        self._parameter, self._lr, self._steps = parameter, lr, 0
+        self._mean, self._square = np.zeros_like(parameter), np.zeros_like(parameter)
+
+    def step(
+        self, gradient: Float32, decay: float = 0.9, decay2: float = 0.999, eps: float = 1e-8
+    ) -> None:
+        self._steps += 1
+        self._mean += np.float32(1 - decay) * (gradient - self._mean)
+        self._square += np.float32(1 - decay2) * (gradient * gradient - self._square)
+        root = np.sqrt(self._square) / np.float32(math.sqrt(1 - decay2**self._steps))
+        size = self._lr / (1 - decay**self._steps)
+        self._parameter -= np.float32(size) * self._mean / (root + np.float32(eps))
+
+
+def gradient(
+    v_CD: Float32,
+    hidden_BD: Float32,
+    noise_BC: Float32,
+    loss_BC: Float32,
+    sizes_C: Float32,
+    average: MovingAverage,
+    budget: float,
+    overrun_weight: float,
+) -> Float32:
+    """Return the gradient by v of sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), eq. 8.
+
+    pbar is the one-hot of the sampled cluster, with the gradient of eq. 5 at temperature 1. Lbar
+    moves slowly in its value, but has the gradient of the batch's mean in full.
+    """
+    p_BC = softmax(hidden_BD @ v_CD.T + noise_BC)
+    over = average.add(float(sizes_C[p_BC.argmax(axis=1)].mean())) > budget
+    overrun_C = np.float32(over * overrun_weight / len(hidden_BD)) * sizes_C
+    return np.asarray(softmax_gradient(p_BC, loss_BC + overrun_C).T @ hidden_BD)
+
+
+def train_centroids(
+    centroids_CD: Float32,
+    hidden_SD: Float32,
+    labels_SK: Int64,
+    table_VC: np.ndarray,
+    budget: float | None,
+    config: ScreenConfig,
+    seed: int,
+) -> Float32:
+    """Return v after one round: `config.steps` steps of Adam, its rate in centroid sizes."""
+    random = np.random.default_rng(seed)
+    v_CD = centroids_CD.copy()
+    adam = Adam(v_CD, config.learning_rate * float(np.sqrt(np.square(v_CD).mean())))
+    sizes_C, average = table_VC.sum(axis=0, dtype=np.float32), MovingAverage()
+    most = math.inf if budget is None else budget
+    for _ in range(config.steps):
+        rows = random.integers(len(hidden_SD), size=config.batch_rows)
+        waits_BC = random.standard_exponential((len(rows), len(v_CD)), np.float32)
+        noise_BC = -np.log(np.maximum(waits_BC, TINY))  # of Gumbel's distribution
+        loss_BC = cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight)
+        batch = v_CD, hidden_SD[rows], noise_BC, loss_BC, sizes_C
+        adam.step(gradient(*batch, average, most, config.overrun_weight))
+    return v_CD
+
 
 UNREACHED = 1e9  # cost of a partition that misses the target with every label kept
 

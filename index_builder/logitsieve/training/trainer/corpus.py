@@ -15,7 +15,7 @@ from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32, Int64
-from logitsieve.index_builder.capture.text_chunks import text_chunks
+from logitsieve.index_builder.capture.stream_sample import text_chunks
 from logitsieve.training import TrainConfig
 from logitsieve.training.vocabulary import END, Vocabulary
 from logitsieve.utils.options import Progress, no_progress

@@ -32,9 +32,8 @@ from logitsieve.server.models.routes import (
     read_aliases,
     write_alias,
 )
-from logitsieve.server.models.served import AnyDecoder, Served
+from logitsieve.server.models.served import AnyDecoder, Served, Watched
 from logitsieve.server.models.sharded import ShardedModel, is_sharded
-from logitsieve.server.models.watched import Watched
 from logitsieve.utils.options import Progress, no_progress
 
 log = logging.getLogger(__name__)

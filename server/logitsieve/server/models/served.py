@@ -1,16 +1,21 @@
 """A loaded version: its engines, their cost, its uses."""
 
+import fcntl
+import os
+import signal
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import lru_cache
 from math import inf
+from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
+from weakref import finalize
 
 import numpy as np
 
-from logitsieve.api.errors import InvalidRequest, Unavailable
+from logitsieve.api.errors import IndexUnreadable, InvalidRequest, Unavailable
 from logitsieve.api.keywords import ResolvedSpec
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.auto import Goal
@@ -20,9 +25,57 @@ from logitsieve.evaluation.operating_points import OperatingPoint, Setting, sett
 from logitsieve.evaluation.precision import lower_bound
 from logitsieve.index import Index
 from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
-from logitsieve.server.models.watched import Watched
 from logitsieve.server.scheduling.request import NamedEngine, Pace
 from logitsieve.v1 import decoder_pb2 as pb
+
+IGNORED = signal.SIGURG  # the kernel's signal that somebody wants to write
+
+
+class Watched:
+    """Takes leases of the files in a folder, before they are mapped, until `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = sorted(folder.rglob("*.safetensors"))
+        self._files = [(path, path.stat(), _lease(path)) for path in paths]
+        leases = [lease for _, _, lease in self._files if lease is not None]
+        self.close = finalize(self, _close_all, leases)
+
+    def check(self) -> None:
+        """IndexUnreadable names a file that was written, or that somebody waits to write."""
+        for path, before, lease in self._files if self.close.alive else ():
+            if lease is None:
+                _check_unwritten(path, before)
+            elif fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
+                raise IndexUnreadable(path, "somebody writes into the folder of a loaded version")
+
+
+def _lease(path: Path) -> int | None:
+    """Return a descriptor that holds a lease; None for a file of others, or without leases."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, IGNORED)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _check_unwritten(path: Path, before: os.stat_result) -> None:
+    try:
+        now = path.stat()
+    except OSError:
+        return  # removed or out of reach: its mapped pages stay
+    same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
+    if same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        reason = f"written while it was loaded: {now.st_size} bytes, before {before.st_size}"
+        raise IndexUnreadable(path, reason)
+
 
 AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex

@@ -15,7 +15,7 @@ import grpc
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from logitsieve.server.logs import event
-from logitsieve.server.rpc.connections import cut
+from logitsieve.server.rpc.own_process import cut
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,48 @@ import struct
 from collections.abc import Collection, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from logitsieve.server.rpc.connections import cut, name_of, sockets
+MAPPED = "::ffff:"  # IPv4 on a port of IPv6
+
+
+def cut(peers: Collection[str]) -> None:
+    """Shut down this process's connections to `peers`, named as gRPC names them."""
+    for own in sockets():
+        with suppress(OSError):  # it listens, or its peer has left
+            if name_of(own.getpeername()) in peers:
+                own.shutdown(socket.SHUT_RDWR)
+
+
+def sockets() -> Iterator[socket.socket]:
+    """Yield the TCP sockets, each with a descriptor that ends with its turn."""
+    for entry in list(Path("/dev/fd").iterdir()):
+        with suppress(OSError):  # no socket, or closed meanwhile
+            descriptor = os.dup(int(entry.name))
+            try:
+                own = socket.socket(fileno=descriptor)
+            except OSError:
+                os.close(descriptor)
+                raise
+            with own:
+                if own.family in (socket.AF_INET, socket.AF_INET6):
+                    yield own
+
+
+def name_of(address: Any) -> str:
+    host, port = address[:2]
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    if host.startswith(MAPPED):
+        return f"ipv4:{host.removeprefix(MAPPED)}:{port}"
+    return f"ipv6:%5B{host}%5D:{port}"
+
 
 SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
 LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
 IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # where the kernel shows it; places in it
 WHOLE, NOTHING = 0xFFFFFFFF, 0  # bytes of a packet to keep
-MAPPED = [0, 0, 0xFFFF]  # before an address of version 4, on a port of version 6
+MAPPED_WORDS = [0, 0, 0xFFFF]  # before an address of version 4, on a port of version 6
 MOST_DROPPED = 256  # addresses that are told apart: with more of them, all are dropped
 TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 LISTENS = "0A"  # a state of their sockets
@@ -147,7 +180,7 @@ def dropping(addresses: Collection[Address] | None) -> Iterator[tuple[int, int, 
 def _address(digits: str) -> Address:
     """Return one of the kernel's tables: words of network order, read as the processor does."""
     words = [socket.ntohl(int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)]
-    return tuple(words[3:] if words[:3] == MAPPED else words[:2])
+    return tuple(words[3:] if words[:3] == MAPPED_WORDS else words[:2])
 
 
 def _listens(own: socket.socket, ports: Container[int]) -> bool:

@@ -14,8 +14,8 @@ from logitsieve.server.config import ServeConfig
 from logitsieve.server.logs import event
 from logitsieve.server.metrics import Metrics
 from logitsieve.server.rpc.entrance import Entrance
+from logitsieve.server.rpc.health import reflection
 from logitsieve.server.rpc.intake import COPIES, Intake
-from logitsieve.server.rpc.reflection import reflection
 from logitsieve.server.security import READ, ApiKeys, certificates
 from logitsieve.utils.environment import is_loopback
 
