@@ -21,9 +21,9 @@ import grpc
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.load.servers import echo_server, our_server
 from benchmarks.machine import describe
 from benchmarks.race.datasets import DATASETS, load
+from benchmarks.servers import echo_server, our_server
 from benchmarks.tables import service
 from logitsieve.client import DecoderClient
 from logitsieve.decoding import LocalDecoder

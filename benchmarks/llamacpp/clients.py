@@ -26,9 +26,9 @@ from urllib.request import Request, urlopen
 from benchmarks import raw
 from benchmarks.llamacpp.__main__ import facts, prepared_index
 from benchmarks.llamacpp.contenders import PEER
-from benchmarks.load.servers import kept_to
 from benchmarks.published.contexts import prompts
 from benchmarks.raw import GRADED
+from benchmarks.servers import kept_to
 from demo.published import MODELS, model_file
 from logitsieve.cli.background import BackgroundIndex, warm_decoder
 from logitsieve.cli.generate import DENSE, Handover

@@ -197,9 +197,6 @@ DATASETS: dict[str, Callable[[str, Path, Path], Dataset]] = {
     **{f"lm-docs-{words}": partial(_lm_docs, words=words) for words in SLICES},
     "nmt-captions": partial(_nmt, domain="captions"),
     "nmt-software": partial(_nmt, domain="software"),
-    "lm-docs-70k": partial(
-        _trained, origin="70,000-word output layer trained on the frozen lm-docs LSTM"
-    ),
     "transformer-30k": partial(
         _trained,
         origin="Transformer language model of 3 layers, 2.5 million words of technical prose",

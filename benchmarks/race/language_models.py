@@ -6,15 +6,17 @@ neither saw, is held out: its runs go to tuning and to testing in turn.
 Shape letters: N contexts, D hidden size, V words, R runs at once, T words of a run.
 """
 
+import json
+import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.race.wide_layer import UNSEEN_SHARE, encode, keep, perplexity
 from demo.excerpt import read_paragraphs
 from logitsieve.training import FrequencyProposal, SampledSoftmax
 from logitsieve.training.vocabulary import END, Vocabulary
@@ -26,6 +28,8 @@ NEGATIVES = 2000
 FIT_CONTEXTS, UNSEEN_CONTEXTS = 100_000, 20_000
 WARM_UP = 0.05  # of the steps
 CLIP = 0.5
+UNSEEN_SHARE = 0.05  # of the text, at its end
+SLICE = 128  # contexts scored at once
 
 
 def has_bfloat16() -> bool:
@@ -169,3 +173,39 @@ def read(
         pieces.append(model(window[:, :-1]).flatten(0, 1).half())
         progress(f"read {stage}", number + 1, len(windows))
     return torch.cat(pieces), torch.cat([window[:, 1:].flatten() for window in windows])
+
+
+def encode(paragraphs: list[str], vocabulary: Vocabulary) -> Tensor:
+    """int64 [N]: the whole text, each paragraph ended by <eos>."""
+    return torch.tensor(vocabulary.encode("".join(f"{line}\n" for line in paragraphs)))
+
+
+def keep(
+    path: Path,
+    layer: nn.Linear,
+    fit: Tensor,
+    heldout: Tensor,
+    test: Tensor,
+    reached: dict[str, float],
+) -> None:
+    """Write a softmax, contexts of it, and the perplexities reached."""
+    np.savez(
+        path,
+        W=layer.weight.detach().numpy(),
+        b=layer.bias.detach().numpy(),
+        H_fit=fit.numpy(),
+        H_heldout=heldout.numpy(),
+        H_test=test.numpy(),
+        perplexity=json.dumps(reached),
+    )
+
+
+@torch.inference_mode()
+def perplexity(layer: nn.Linear, hidden_ND: Tensor, following_N: Tensor) -> float:
+    """exp of the mean cross-entropy."""
+    loss = 0.0
+    parts = zip(torch.split(hidden_ND, SLICE), torch.split(following_N, SLICE), strict=True)
+    for hidden_states, following in parts:
+        logits = layer(hidden_states.float())
+        loss += float(nn.functional.cross_entropy(logits, following, reduction="sum"))
+    return math.exp(loss / len(following_N))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.race import language_models, nmt_contexts, wide_layer
+from benchmarks.race import language_models, nmt_contexts
 from logitsieve.cli.output import bars
 from logitsieve.utils.options import Progress
 
@@ -19,7 +19,6 @@ SHARED = Path(__file__).parents[3] / "shared"
 CACHE = Path.home() / ".cache" / "logitsieve-race"
 PREPARED: dict[str, Callable[[Path, Path, Progress], None]] = {
     "nmt": nmt_contexts.prepare,
-    "lm-docs-70k": wide_layer.prepare,
     **{name: partial(language_models.prepare, name) for name in language_models.MODELS},
 }
 

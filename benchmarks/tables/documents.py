@@ -20,7 +20,8 @@ PAGES = sorted(
         *ROOT.glob("docs/**/*.md"),
     ]
 )
-FROZEN = "at commit aa2981c; no longer in the tree"
+FROZEN = "at commit {}; no longer in the tree"
+EARLIER, LATER = FROZEN.format("aa2981c"), FROZEN.format("6d826131")
 COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen-avx2": "`AVX2 make bench OUT=screen-avx2`",
     "screen": "`make bench`, then `python -m benchmarks.plots`",
@@ -28,12 +29,12 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "model-kernels": "`python -m benchmarks.kernels --model NAME INDEX CONTEXTS ...`, also by AVX2",
     "batches": "`python -m benchmarks.batches MODELS/lm/1`, several at once",
     "rpc": "`python -m benchmarks.rpc`",
-    "console": f"`python -m benchmarks.console` {FROZEN}",
-    "load": "`python -m benchmarks.load`",
+    "console": f"`python -m benchmarks.console` {EARLIER}",
+    "load": f"`python -m benchmarks.load` {LATER}",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
     "translate": "`python -m benchmarks.translate MODELS/nmt/1 --also MODELS/nmt/2`",
-    "building": f"`python -m benchmarks.building --workers 2 1` {FROZEN}",
+    "building": f"`python -m benchmarks.building --workers 2 1` {EARLIER}",
     "llamacpp-engines-avx512": "as `llamacpp-engines`, on a CPU with AVX-512",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`, `python -m benchmarks.plots`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
@@ -41,9 +42,10 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
     "`--judge 20000`; then `smollm2-135m`",
     "huggingface": "`python -m benchmarks.huggingface smollm2-135m`, then `gemma-3-270m`",
-    "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {FROZEN}",
-    "race/proof": f"`python -m benchmarks.race.proof` {FROZEN}",
-    "race/synthetic": "`python -m benchmarks.race {name}` at commit b6cfe73; no longer in the tree",
+    "exactness": f"`python -m benchmarks.exactness nmt`, then `demo`, {EARLIER}",
+    "race/proof": f"`python -m benchmarks.race.proof` {EARLIER}",
+    "race/synthetic": "`python -m benchmarks.race {name}` " + FROZEN.format("b6cfe73"),
+    "race/lm-docs-70k": "`python -m benchmarks.race {name}{options}` " + LATER,
     "race/": "`python -m benchmarks.race {name}{options}`",
 }
 # Files of several runs by their names.
@@ -59,9 +61,7 @@ def documents() -> Iterator[tuple[str, str]]:
     for name in raw_names():
         found = raw.load(name)
         path = str((raw.RESULTS / f"{name}.md").relative_to(ROOT))
-        if name == "load":
-            yield path, service.load_page(found)
-        elif "points" in found:
+        if "points" in found:
             yield path, race_markdown(found)
 
 

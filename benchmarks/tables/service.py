@@ -1,12 +1,11 @@
-"""Tables of kernels, of calls compared with an echo, and of the service under load."""
+"""Tables of kernels, and of calls compared with an echo."""
 
 import statistics
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 from benchmarks.raw import load
-from benchmarks.tables.figures import digits, markdown
+from benchmarks.tables.figures import markdown
 
 
 def kernels(records: list[dict[str, Any]]) -> str:
@@ -78,67 +77,9 @@ def steps(found: list[dict[str, Any]]) -> str:
     return markdown([*head, "stream / unary"], rows)
 
 
-LOADS = ((1, 1), (1, 64), (64, 16))  # rows a call, clients
-RUNS = {"echo": "echo", "own head": "default head", "full": "`full`"}
-
-
-def under_load() -> str:
-    lines = []
-    runs = {(one["rows"], one["clients"]): one["runs"] for one in load("load")["closed"]}
-    for (rows, clients), (name, label) in product(LOADS, RUNS.items()):
-        run = runs[rows, clients][name]
-        rate = digits(run["good_per_s"])
-        many = f" ({digits(rows * run['good_per_s'])} rows/s)" * (rows > 1 and name != "echo")
-        times = [digits(run["us"][rank] / 1000) for rank in ("p50", "p99", "p99.9")]
-        lines.append([f"{rows}, {clients}", label, rate + many, *times])
-    return markdown(["rows per call, clients", "", "answers/s", "p50", "p99", "p99.9 ms"], lines, 1)
-
-
-UNDER_LOAD = ["answers/s", "p50 us", "p99 us", "p99.9 us", "refused, p99 us", "codes"]
-RIGHT = {"OK", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-
-
-def load_page(results: dict[str, Any]) -> str:
-    """results/load.md: conditions, and a table for each part."""
-    cpus, over = results["cpus"], results["overload"]
-    wrong = {code for run in over["runs"].values() for code in run["codes"]} - RIGHT
-    codes = f"refused by other codes: {', '.join(sorted(wrong))}" if wrong else "all codes right"
-    closed = [
-        [str(one["rows"]), str(one["clients"]), name, *cells(run)]
-        for one in results["closed"]
-        for name, run in one["runs"].items()
-    ]
-    [queued] = results["batching"]
-    parts = [
-        f"{results['machine']['cpu']}, V = {results['vocab_size']:,}, D = {results['dim']}, "
-        f"k = {results['k']}, float32; server on cores {cpus['server']} with {results['threads']} "
-        f"thread, clients on cores {cpus['clients']}; {results['seconds']:g} s each.\n",
-        markdown(["rows", "clients", "", *UNDER_LOAD], closed),
-        by_name("single rows, full", queued["runs"], f"{queued['clients']} clients, "),
-        by_name(f"{over['rows']} rows, full", over["runs"]),
-        f"Goodput under overload: {over['share_of_peak']:.2f} of the peak; {codes}.\n",
-        by_name("single rows, clients like ours", results["deadlines"]["runs"]),
-        by_name("single rows, clients like others", results["others"]["runs"]),
-    ]
-    return "\n".join(parts)
-
-
-def by_name(head: str, runs: dict[str, Any], prefix: str = "") -> str:
-    rows = [[prefix + name, *cells(run)] for name, run in runs.items()]
-    return markdown([head, *UNDER_LOAD], rows)
-
-
-def cells(run: dict[str, Any]) -> list[str]:
-    us = run["us"]
-    numbers = run["good_per_s"], us["p50"], us["p99"], us["p99.9"], run["refused_us"]["p99"]
-    codes = ", ".join(f"{code} {count}" for code, count in sorted(run["codes"].items()))
-    return [*(f"{number:.0f}" for number in numbers), codes]
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "kernels": lambda: kernels(load("kernels")["records"]),
     "model-kernels": lambda: model_kernels(load("model-kernels")),
     "calls": lambda: calls(load("rpc")["asked"]),
     "steps": lambda: steps(load("rpc")["steps"]),
-    "load": under_load,
 }

@@ -1,16 +1,20 @@
-"""Processes under load: the server with its options, an echo on the same stack, the clients."""
+"""Servers in processes of their own: `logitsieve serve`, and an echo on the same stack.
 
+`python -m benchmarks.servers asyncio REPLY`, or uvloop, is the echo; it prints its port.
+"""
+
+import asyncio
 import base64
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
-from benchmarks.load.clients import Plan, Result
+import grpc
+import uvloop
+
 from logitsieve.cli.serve import EXPERIMENTS
 from logitsieve.index import Index
 from logitsieve.v1 import decoder_pb2 as pb
@@ -42,18 +46,9 @@ def echo_server(reply: pb.TopKResponse, cpus: list[int], loop: str = "asyncio") 
     """The address of a server that answers all by this reply; on uvloop set up like ours."""
     prepared = base64.b64encode(reply.SerializeToString()).decode()
     command = ["env", f"GRPC_EXPERIMENTS={EXPERIMENTS * (loop == 'uvloop')}", sys.executable]
-    command += ["-m", "benchmarks.load.echo", loop, prepared]
+    command += ["-m", "benchmarks.servers", loop, prepared]
     with kept_to(cpus, command, "stdout") as lines:
         yield f"127.0.0.1:{next(lines).strip()}"
-
-
-def load(plan: Plan, clients: str = "clients") -> Result:
-    """Result of clients in a process of their own, by gRPC or by plain HTTP/2 ("wire")."""
-    command = [sys.executable, "-m", f"benchmarks.load.{clients}"]
-    asked = json.dumps(asdict(plan))
-    run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
-    result: Result = json.loads(run.stdout)
-    return result
 
 
 @contextmanager
@@ -68,3 +63,25 @@ def kept_to(cpus: list[int], command: list[str], stream: str) -> Iterator[Iterat
         finally:
             process.terminate()
             process.wait()
+
+
+async def echo(reply: bytes) -> None:
+    """Parse each TopK request, and answer all with one reply."""
+    answer = pb.TopKResponse.FromString(reply)
+
+    async def top_k(message: bytes, context: Any) -> bytes:
+        pb.TopKRequest.FromString(message)
+        return answer.SerializeToString()
+
+    server = grpc.aio.server()
+    methods = {"TopK": grpc.unary_unary_rpc_method_handler(top_k)}
+    handler = grpc.method_handlers_generic_handler("logitsieve.v1.Decoder", methods)
+    server.add_generic_rpc_handlers((handler,))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    run = {"asyncio": asyncio.run, "uvloop": uvloop.run}[sys.argv[1]]
+    run(echo(base64.b64decode(sys.argv[2])))
