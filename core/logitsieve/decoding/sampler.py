@@ -60,12 +60,10 @@ MANY = 512  # best ids that often hold the nucleus
 # Products of W and one hidden state in the time of a draw by best ids, W in L3; half from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 FEW_SAMPLES = 4  # of a row, whose noise tells which of the best ids draws need
-LEAST_PRODUCTS = (
-    1 << 23
-)  # of W and a row of hidden_states, with fewer all logits take as little time
-SUMMED = 2.0**-48  # of the ends of an interval, for four roundings and two functions
-# With more draws expected outside of the nucleus, drawing twice takes longer. By best ids that are
-# known, the first time takes little.
+LEAST_PRODUCTS = 1 << 23  # of W and a row; with fewer, all logits take as little time
+SUMMED = 2.0**-48  # of the ends of an interval: room for four roundings and two functions
+# Where more draws than this are expected outside of the nucleus, drawing twice takes longer than
+# drawing from all logits. The limit is higher if the best ids are known already.
 MOST_OPEN, MOST_OPEN_KNOWN = 0.3, 1.0
 
 
@@ -117,12 +115,14 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     return _from_all(query, how, normalizer)
 
 
-def _products(query: Query) -> int:
-    return query.index.vocab_size * query.index.dim
+def _is_small(query: Query) -> bool:
+    """Return True if all logits take as little time as the best ones with log Z."""
+    return query.index.vocab_size * query.index.dim < LEAST_PRODUCTS
 
 
 def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
-    few = how.samples * PRODUCTS_A_DRAW < _products(query)
+    """Return True if drawing by the best ids takes little time and rarely leaves a draw open."""
+    few = how.samples * PRODUCTS_A_DRAW < query.index.vocab_size * query.index.dim
     return few and how.samples * (1.0 - how.top_p) <= most_open
 
 
@@ -144,7 +144,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
     """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
-    if _products(query) < LEAST_PRODUCTS:
+    if _is_small(query):
         return _from_all(query, how)
     best, log_z = listed_with_log_z(query, MANY)
     lists, lengths = left_by_filters(best, log_z, how)
@@ -203,7 +203,7 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
 
     A rough log Z suffices: the winner among more ids, if it is in the nucleus, wins there, too.
     """
-    if _products(query) < LEAST_PRODUCTS:
+    if _is_small(query):
         return _from_all(query, how)
     full, k = cast(FullHead, FULL.source(query.index)), min(MANY, query.index.vocab_size)
     rough = full.rough_log_z(query.hidden_states, k, query.scale)

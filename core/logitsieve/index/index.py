@@ -47,12 +47,9 @@ class Index:
         self.heads: tuple[str, ...] = tuple(heads)
         self.default_head: str = contents.manifest.default_head
         self.calibration: Mapping[str, Any] | None = contents.calibration
+        # The id of row 0: nonzero for a shard of a larger softmax.
+        self.first_id: int = 0 if self.manifest.shard is None else self.manifest.shard.first
         self._softmax: Softmax | None = contents.softmax
-
-    @property
-    def first_id(self) -> int:
-        """The id of row 0: nonzero for a shard of a larger softmax."""
-        return 0 if self.manifest.shard is None else self.manifest.shard.first
 
     def __repr__(self) -> str:
         sizes = f"V={self.vocab_size}, D={self.dim}, heads={list(self.heads)}"

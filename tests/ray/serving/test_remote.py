@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import IndexUnreadable, InvalidRequest, Unavailable
-from logitsieve.ray.ingress import START_S, RayShardDecoder
+from logitsieve.ray.remote import START_S, RayShardDecoder
 from logitsieve.utils.deadline import ending_by
 
 HIDDEN = np.zeros((1, 8), np.float32)

@@ -16,7 +16,7 @@ from logitsieve.decoding.engine import LocalEngine
 from logitsieve.decoding.sharded import ShardedEngine
 from logitsieve.gpu.gpu_engine import GpuEngine
 from logitsieve.index import Index
-from logitsieve.ray.ingress import RayShardDecoder
+from logitsieve.ray.remote import RayShardDecoder
 from logitsieve.server import ServeConfig
 from logitsieve.server.kserve.infer import KINDS
 from logitsieve.server.rpc.methods import METHODS
