@@ -45,7 +45,7 @@ EXTRAS = {
     "client/logitsieve/client/huggingface": "huggingface",
     "client/logitsieve/client/llamacpp": "llamacpp",
     "server/logitsieve/ray": "ray",
-    "server/logitsieve/ray/ingress.py": "server",
+    "server/logitsieve/ray/remote.py": "server",
     "client/logitsieve/__main__.py": "training",
     "client/logitsieve/cli": "training",
     "client/logitsieve/cli/output.py": "",

@@ -9,7 +9,6 @@ import pytest
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import (
-    DEFAULTS,
     BeamOptions,
     ModelSpec,
     SampleOptions,
@@ -17,6 +16,7 @@ from logitsieve.api.keywords import (
     check_keywords,
     resolved_spec,
 )
+from logitsieve.api.requests import DEFAULTS
 from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.decoding import LocalDecoder
 

@@ -18,6 +18,7 @@ from logitsieve.api.keywords import (
     shows_keywords,
 )
 from logitsieve.api.requests import (
+    DEFAULTS,
     Beams,
     BeamStepRequest,
     Request,
@@ -89,7 +90,7 @@ class Decoder(ABC):
         purpose = request.purpose(request.constraints is not None)
         return self.engine_for(spec, len(request.hidden_states), k, purpose).answer(request)
 
-    @shows_keywords(ModelSpec)
+    @shows_keywords(ModelSpec, DEFAULTS)
     def topk(
         self,
         hidden_states: ArrayLike,
@@ -110,7 +111,7 @@ class Decoder(ABC):
         k = whole("k", k, 1, self._most_ids)
         return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
 
-    @shows_keywords(ModelSpec)
+    @shows_keywords(ModelSpec, DEFAULTS)
     def score(
         self,
         hidden_states: ArrayLike,
@@ -128,7 +129,7 @@ class Decoder(ABC):
         ready = scored_ids(token_ids, len(hidden_states))
         return self._answer(spec, ScoreRequest(hidden_states, ready, constraints=constraints))
 
-    @shows_keywords(SampleOptions)
+    @shows_keywords(SampleOptions, DEFAULTS)
     def sample(
         self,
         hidden_states: ArrayLike,
@@ -146,7 +147,7 @@ class Decoder(ABC):
         ready = Sampling.of(len(hidden_states), samples, options)
         return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 
-    @shows_keywords(BeamOptions)
+    @shows_keywords(BeamOptions, DEFAULTS)
     def beam_step(
         self,
         hidden_states: ArrayLike,

@@ -104,29 +104,6 @@ class BeamOptions(ModelSpec, total=False):
     length_penalty: float
 
 
-DEFAULTS: Mapping[str, Any] = {
-    "model": "",
-    "head": "",
-    "knobs": None,
-    "min_precision": None,
-    "exact": False,
-    "max_error": None,
-    "normalizer": None,
-    "width": None,
-    "seeds": None,
-    "step": 0,
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "log_probs": True,
-    "replace": True,
-    "lengths": None,
-    "finished": None,
-    "eos_ids": (),
-    "length_penalty": 0.0,
-}
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -139,7 +116,7 @@ def check_keywords(options: type, given: Mapping[str, Any]) -> None:
         )
 
 
-def shows_keywords(options: type) -> Callable[[F], F]:
+def shows_keywords(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
     """Let help() list each keyword of `**kwargs: Unpack[options]`."""
 
     def decorate(method: F) -> F:
@@ -149,7 +126,7 @@ def shows_keywords(options: type) -> Callable[[F], F]:
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS[name],
+                default=defaults[name],
                 annotation=getattr(annotation, "__forward_arg__", annotation),
             )
             for name, annotation in options.__annotations__.items()

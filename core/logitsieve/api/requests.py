@@ -20,7 +20,7 @@ import numpy as np
 from logitsieve.api.checks import INT32_MAX, as_array, flag, id_rows, number, on_host, vector, whole
 from logitsieve.api.constraints import Constraints
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.keywords import DEFAULTS, BeamOptions, Purpose, SampleOptions, check_keywords
+from logitsieve.api.keywords import BeamOptions, Purpose, SampleOptions, check_keywords
 from logitsieve.api.results import (
     ArrayLike,
     BeamStepReply,
@@ -95,6 +95,25 @@ class Sampling(NamedTuple):
             allowed = "above 0 without replacement: `topk` answers the best ids in order"
             raise InvalidRequest("temperature", 0, allowed)
         return how
+
+
+# What methods assume of keywords that are not given.
+DEFAULTS: Mapping[str, Any] = {
+    "model": "",
+    "head": "",
+    "knobs": None,
+    "min_precision": None,
+    "exact": False,
+    "max_error": None,
+    "normalizer": None,
+    "width": None,
+    "seeds": None,
+    **Sampling._field_defaults,
+    "lengths": None,
+    "finished": None,
+    "eos_ids": (),
+    "length_penalty": 0.0,
+}
 
 
 class Beams(NamedTuple):
