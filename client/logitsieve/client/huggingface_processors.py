@@ -10,7 +10,7 @@ Shape letters: B rows, V vocabulary, K ids with known logits.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, cast, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
