@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 327,
     "lines of source": 48_013,
     "lines of core/": 20_882,
-    "lines of tests/": 44_823,
+    "lines of tests/": 44_833,
     "lines of tools/": 4_450,
     "lines of benchmarks/": 7_853,
 }

@@ -1,10 +1,12 @@
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -32,7 +34,8 @@ def run() -> Run:
     def invoke(
         *arguments: object, text: str | bytes | None = None, code: int = 0, says: str = ""
     ) -> Any:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
+        with patch.dict(os.environ):
+            result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.output
         assert result.exit_code == code, result.output
         assert says in result.stderr
