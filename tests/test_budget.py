@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 48_013,
-    "lines of core/": 20_882,
+    "lines of source": 48_014,
+    "lines of core/": 20_883,
     "lines of tests/": 44_833,
     "lines of tools/": 4_450,
     "lines of benchmarks/": 7_853,

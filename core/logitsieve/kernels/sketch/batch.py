@@ -58,8 +58,8 @@ from logitsieve.kernels.sketch.sketch import COARSE_WIDTH, MAY_USE_TILES, TAIL_W
 
 TILE = 32  # groups with codes in the cache for all queries
 LEAST = 2  # queries
-# Queries that have to ask for a group's level: so many, and more for every sixteen of a batch.
-LEAST_ASKING, MORE_ASKING = 3, 2
+# Queries of a tile that have to ask for a level, about: for the first also half as many as tiles.
+LEAST_ASKING = 2
 QUERIES = 16  # of a tile
 PAIRS = QUERIES // 2  # queries of a tile of level 0
 DOUBLES = TILE_BYTES // 8
@@ -176,10 +176,11 @@ def fill_sums(sketch, batch, first, last):
     configure_tiles(batch.config)
     fill_coarse(sketch, batch, first, last)
     configure_tiles(shift(batch.config, CONFIGURED))
-    least, enough = (LEAST_ASKING + MORE_ASKING * batch.sets) * TILE, True
+    least, enough = LEAST_ASKING * TILE + 3 * TILE // 2 * batch.sets, True
     for place in range(LEVEL_COUNT):
         enough = enough and batch.asked[place] >= least
         batch.ready[place], batch.asked[place] = enough, 0
+        least = LEAST_ASKING * TILE
     one, two, three = batch.ready[0] != 0, batch.ready[1] != 0, batch.ready[2] != 0
     batch.ready[LEVEL_COUNT] += 1
     if batch.ready[LEVEL_COUNT] % MEASURED != 0:
