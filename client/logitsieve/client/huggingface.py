@@ -33,6 +33,7 @@ from logitsieve.client.huggingface_processors import (  # noqa: E402
     GUIDE,
     DecoderDraws,
     KnownLogits,
+    by_steps,
     count_of_best,
     draw_options,
     editing_processors,
@@ -162,6 +163,7 @@ class Attachment:
             raise InvalidRequest("generation_config", mode.value, allowed)
         prepared = self._prepare(generation_config=generation_config, **kwargs)
         unheard = [each for each in prepared if type(each) is WhisperNoSpeechDetection]
+        prepared = by_steps(prepared)
         first = guidance(self.head, prepared, mode, self.model)
         self.head.guided = bool(first)
         prepared = [

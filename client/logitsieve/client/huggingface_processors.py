@@ -23,8 +23,39 @@ from logitsieve.api.checks import STRONGEST, number
 from logitsieve.api.constraints import Constraints, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import SampleOptions
+from logitsieve.api.mask import packed
 from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
 from logitsieve.client.huggingface_whisper import first_timestamp, without_mass
+
+MASKING = ("xgrammar", "outlines")  # packages whose logits processors follow a grammar
+
+
+class GrammarMask(LogitsProcessor):
+    """Forbids what a grammar's processor does, which is called once a step: it goes on by a token.
+
+    Such processors set logits to -inf, whatever these are.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        self._at = torch.empty(0, 0)  # `input_ids` of the step
+        self._forbidden = torch.empty(0, 0)
+
+    def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
+        """Forbid ids of `scores` [B, V]."""
+        if not torch.equal(self._at, input_ids):
+            self._at = input_ids.clone()
+            self._forbidden = self._processor(input_ids, torch.zeros_like(scores)) == -torch.inf
+        return scores.masked_fill(self._forbidden.to(scores.device), -torch.inf)
+
+
+def by_steps(processors: Sequence[Any]) -> list[LogitsProcessor]:
+    """Return the processors, those of xgrammar and outlines as masks."""
+    return [
+        GrammarMask(each) if type(each).__module__.partition(".")[0] in MASKING else each
+        for each in processors
+    ]
+
 
 PENALTIES = (
     theirs.RepetitionPenaltyLogitsProcessor,
@@ -40,6 +71,7 @@ BANS: tuple[type[LogitsProcessor], ...] = (
     theirs.SuppressTokensLogitsProcessor,
     theirs.SuppressTokensAtBeginLogitsProcessor,
     theirs.WhisperTimeStampLogitsProcessor,
+    GrammarMask,
 )
 EDITORS: tuple[type[LogitsProcessor], ...] = (
     *PENALTIES,
@@ -162,6 +194,8 @@ class KnownLogits(LogitsProcessor):
         touched = after != 1
         if read is None and not touched.any():
             return _edited(self._processors, input_ids, scores)
+        if read is None and self._bans and not self._head.scored:
+            last = self._allowed(last, touched)
         log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
         full = self._known(last, touched, after == -torch.inf, read) + log_softmax
         return _edited(self._processors, input_ids, full.to(scores.device))
@@ -186,6 +220,15 @@ class KnownLogits(LogitsProcessor):
             above = edited[:, self._first :].logsumexp(1) > (logits[:, -1:] + log_softmax)[:, 0]
             enough = torch.where(edited[:, : self._first].amax(1) == -torch.inf, above, enough)
         return edited if enough.all() else None
+
+    def _allowed(self, last: LastAnswer, dead: Tensor) -> LastAnswer:
+        """Return the best allowed ids, if every row has enough of them."""
+        count = self._head.enough
+        if int((~dead).sum(1).min()) < count:
+            return last
+        mask = Constraints(mask=packed((~dead).cpu().numpy()))
+        ids, logits, _ = self._head.topk(last.hidden_states, count, constraints=mask)
+        return last._replace(ids=ids, logits=logits)
 
     def _known(
         self, last: LastAnswer, touched: Tensor, dead: Tensor, read: tuple[Tensor, Tensor] | None
@@ -270,8 +313,8 @@ class DecoderDraws(LogitsProcessor):
             dead[:, : self._first] |= (text == -torch.inf).all(1, keepdim=True)
         asked = (after != 1) & ~dead
         sets: dict[str, Any] = {}
-        if 2 * int(dead.sum()) > dead.numel():
-            sets["allowed"] = _id_sets(~dead)
+        if 32 * int(dead.sum()) > dead.numel():
+            sets["mask"] = packed((~dead).cpu().numpy())
         elif dead.any():
             sets["banned"] = _id_sets(dead)
         if asked.any():

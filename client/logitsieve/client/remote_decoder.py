@@ -67,8 +67,9 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
         if (sets := getattr(ready, name)) is not None:
             put(getattr(message, name).offsets, sets.offsets)
             put(getattr(message, name).ids, sets.ids)
-    if ready.bias is not None:
-        put(message.bias, np.asarray(ready.bias))
+    for name in ("bias", "mask"):
+        if (array := getattr(ready, name)) is not None:
+            put(getattr(message, name), np.asarray(array))
     message.repetition_penalty = ready.repetition_penalty
 
 

@@ -1,7 +1,7 @@
 """Constraints on ids: banned, allowed, biased, or penalised as repeated.
 
 A logit x becomes x / penalty if x > 0, else x * penalty (`repeated`), then x + bias (`biased`). Ids
-in `banned` or outside `allowed` are never answered.
+in `banned`, outside `allowed` or with a bit of 0 in `mask` are never answered.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.mask import check_some_bits
 from logitsieve.api.results import Float32, Int32, Int64, offsets_of, repeated_id, select_rows
 
 ID_LISTS = "ids for every row: a list of integers, or a list of such lists, one for each row"
@@ -38,6 +39,8 @@ class Constraints:
     biased: IdLists | None = None  # distinct within a row
     bias: Sequence[Sequence[float]] | Sequence[float] | Float32 | None = None  # one per biased id
     repeated: IdLists | None = None
+    # int32 [B, ceil(V / 32)], or one row for all: bit i % 32 of word i // 32 allows id i (mask.py).
+    mask: Any = None
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Self:
@@ -50,7 +53,8 @@ class Constraints:
             got = f"{repeated[1]} twice in row {repeated[0]}"
             raise InvalidRequest("constraints.biased", got, "distinct ids in each row")
         bias, penalty = _bias(self.bias, self.biased, biased), _penalty(self.repetition_penalty)
-        return replace(self, **sets, bias=bias, repetition_penalty=penalty)
+        mask = _mask(self.mask, rows)
+        return replace(self, **sets, bias=bias, repetition_penalty=penalty, mask=mask)
 
     def take(self, rows: Int64) -> Self:
         """Select rows, in that order, of constraints that `for_rows` made."""
@@ -58,7 +62,8 @@ class Constraints:
         if isinstance(self.biased, IdSets):
             bias = np.asarray(bias, np.float32)[select_rows(self.biased.offsets, rows)[1]]
         sets: dict[str, Any] = {name: _taken(getattr(self, name), rows) for name in SETS}
-        return replace(self, **sets, bias=bias)
+        mask = None if self.mask is None else self.mask[rows]
+        return replace(self, **sets, bias=bias, mask=mask)
 
 
 def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
@@ -156,6 +161,17 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
     if not np.isfinite(values).all():
         raise InvalidRequest(field, "NaN or infinity", allowed)
     return values
+
+
+def _mask(mask: Any, rows: int) -> Int32 | None:
+    if mask is None:
+        return None
+    field, words = "constraints.mask", np.asarray(mask)
+    if words.dtype != np.int32 or not words.ndim or words.shape[:-1] not in ((), (rows,)):
+        got = f"{words.dtype} {list(words.shape)}"
+        raise InvalidRequest(field, got, f"int32 [{rows}, ceil(V / 32)] or [ceil(V / 32)]")
+    check_some_bits(words.reshape(-1, words.shape[-1]))
+    return np.ascontiguousarray(np.broadcast_to(words, (rows, words.shape[-1])))
 
 
 def _penalty(penalty: Any) -> float:

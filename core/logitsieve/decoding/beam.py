@@ -186,7 +186,7 @@ def _best(
         wanted = np.full(live.size, k)
         if normalizer is APPROXIMATE or (normalizer is FULL and query.head.proves):
             approximate = normalizer is APPROXIMATE
-            source = estimating(query) if approximate else FULL.source(query.index)
+            source = estimating(query) if approximate else FULL.source(query)
             best, log_z = best_with_log_z(alone, source)
             return best, wanted, log_z
         best = best_unedited(softmax, query.head, alone.hidden_states, k)

@@ -42,7 +42,7 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
     handed = query.head.name not in DRAWS
     if handed:
         name = next(name for name in (SKETCH.name, FULL.name) if name in query.index.heads)
-        query = query._replace(head=query.index.head(name))
+        query = query.by(query.index.head(name))
     query = query._replace(scale=how.scale)
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0:
@@ -67,11 +67,12 @@ def refuse_more(samples: int, vocab_size: int) -> None:
 def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
     """Draw from all ids by the best ones and the noise of others."""
     index, rows, count = query.index, len(query.hidden_states), how.samples
+    descriptor = query.descriptor
     best, _ = needed_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))
     ids, noisy = np.empty((rows, count), np.int32), np.empty((rows, count))
     scanned, edits = np.empty(rows, np.int32), (query.edits or no_edits(rows)).arrays
     draw = partial(
-        distinct.distinct_sample.entry(), index.softmax.address, query.hidden_states, best.ids,
+        distinct.distinct_sample.entry(), descriptor.ctypes.data, query.hidden_states, best.ids,
         best.logits, how.seeds, how.step, query.scale, index.first_id, *edits, ids, noisy, scanned,
     )  # fmt: skip
     refuse_first(run_slices(draw, rows, index.threads))
@@ -97,7 +98,7 @@ def _from_filtered(query: Query, how: Sampling) -> Draws:
 
 
 def _from_sorted(query: Query, how: Sampling) -> Draws:
-    query = query._replace(head=FULL.source(query.index))
+    query = query._replace(head=FULL.source(query))
     return _from_lists(query, how, shortlist(query, how), True)
 
 

@@ -125,7 +125,7 @@ class LocalEngine(EngineBase):
         wanted = wanted_of(edits, k, index.vocab_size)
         best = best_edited(index.softmax, head, hidden_states, wanted, edits)
         if self._normalizer is not None:
-            query = Query(index, head, hidden_states, edits, k, width=self.width)
+            query = Query(index, head, hidden_states, edits, k, width=self.width).by(head)
             log_z = self._normalizer.log_z(query).rounded()
         answer = self._origin(started, best.provenance, self.normalizer, log_z)
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
@@ -157,7 +157,8 @@ class LocalEngine(EngineBase):
         hidden_states, edits = ready_hidden(request.hidden_states, self._index.dim), None
         if request.constraints is not None:
             edits = open_edits(self._index.softmax, request.constraints, hidden_states)
-        return Query(self._index, self.answering, hidden_states, edits, width=self.width)
+        query = Query(self._index, self.answering, hidden_states, edits, width=self.width)
+        return query.by(self.answering)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         started, normalizer = perf_counter_ns(), self._stepping

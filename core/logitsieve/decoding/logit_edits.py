@@ -10,6 +10,7 @@ import numpy as np
 
 from logitsieve.api.constraints import Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.mask import bits_of, check_some_bits, count_bits, unpacked
 from logitsieve.api.results import (
     Candidates,
     Float32,
@@ -25,6 +26,7 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
 LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to it
+FEW_ALLOWED = 64  # a mask that allows at most one id in so many is a list of these ids
 
 
 class ListedLogits(NamedTuple):
@@ -52,15 +54,36 @@ def edits_of(
     if sets.repetition_penalty == 1.0:
         repeated = repeated[:0]
     allowed = _rising(keys_of_sets(sets.allowed, size, "constraints.allowed"))
-    allow_list = sets.allowed is not None
+    allow_list, mask = sets.allowed is not None, checked_mask(sets.mask, size)
+    if mask is not None and not allow_list and FEW_ALLOWED * count_bits(mask).max() <= size:
+        allow_list, allowed = True, np.flatnonzero(unpacked(mask, size))
     if allow_list:
         keys = allowed[~among(allowed, banned)]
     else:
         keys = _rising(np.concatenate([banned, biased, repeated]))
+    ids, open_ = (keys % size).astype(np.int32), ~among(keys, banned)
+    if mask is not None:
+        open_ &= bits_of(mask, keys // size, ids)
+    if allow_list:
+        keys, ids, open_, mask = keys[open_], ids[open_], open_[open_], None
     offsets = np.searchsorted(keys, np.arange(len(hidden_states) + 1) * size)
-    values, open_ = np.full(keys.size, -np.inf), ~among(keys, banned)
+    values = np.full(keys.size, -np.inf)
     values[open_] = _edited(softmax, sets, hidden_states, keys[open_], biased, repeated)
-    return Edits(offsets, (keys % size).astype(np.int32), values, allow_list)
+    return Edits(offsets, ids, values, allow_list, mask)
+
+
+def checked_mask(mask: Int32 | None, vocab_size: int) -> Int32 | None:
+    """Return a mask from `for_rows` with bits of the vocabulary alone; InvalidRequest names it."""
+    if mask is None:
+        return None
+    words, last = -(-vocab_size // 32), vocab_size % 32
+    if mask.shape[1] != words:
+        raise InvalidRequest("constraints.mask", f"{mask.shape[1]} words", f"{words}, V / 32")
+    if last and (mask[:, -1] >> last).any():
+        mask = mask.copy()
+        mask[:, -1] &= (1 << last) - 1
+        check_some_bits(mask)
+    return mask
 
 
 def open_edits(softmax: Softmax, constraints: Constraints, hidden_states: Float32) -> Edits:
@@ -89,6 +112,11 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
     offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
     if edits is None:
         return ListedLogits(offsets, ids, logits.astype(np.float64))
+    if edits.mask is not None:
+        kept = bits_of(edits.mask, np.repeat(np.arange(len(edits.mask)), np.diff(offsets)), ids)
+        ends = np.concatenate([[0], np.cumsum(kept)])
+        candidates = Candidates(ends[offsets], ids[kept], logits[kept], candidates.upper)
+        offsets, ids, logits, _ = candidates
     keys, edited = (keys_of(each.offsets, each.ids, vocab_size) for each in (candidates, edits))
     remaining = ~among(keys, edited) & (not edits.allow_list)
     both = np.concatenate([keys[remaining], edited])
@@ -174,6 +202,9 @@ def best_edited(
 ) -> BestLogits:
     """Return the counts[r] <= V best ids of each row of hidden_states [B, D] under `edits`."""
     rows, width = len(hidden_states), int(counts.max())
+    if edits.plain:
+        assert edits.mask is not None
+        return best_unedited(softmax, head.masked(edits.mask), hidden_states, max(1, width))
     offsets, ids, provenance = _of_head(softmax, head, hidden_states, counts, edits)
     logits = softmax.logits64(hidden_states, offsets, ids)
     best_ids = np.empty((rows, width), np.int32)
@@ -185,10 +216,11 @@ def best_edited(
 
 
 def best_unedited(softmax: Softmax, head: Head, hidden_states: Float32, k: int) -> BestLogits:
-    """Return the k best ids of each row of hidden_states [B, D]."""
+    """Return the k best ids of each row of hidden_states [B, D]; -1 where a mask leaves fewer."""
     top = head.topk(hidden_states, k)
-    offsets = np.arange(len(hidden_states) + 1, dtype=np.int64) * k
-    logits = softmax.logits64(hidden_states, offsets, top.ids.ravel()).reshape(top.ids.shape)
+    offsets, ids = np.arange(len(hidden_states) + 1, dtype=np.int64) * k, np.maximum(top.ids, 0)
+    logits = softmax.logits64(hidden_states, offsets, ids.ravel()).reshape(top.ids.shape)
+    logits[top.ids < 0] = -np.inf
     return BestLogits(top.ids, logits, Provenance(*top[2:], head.max_error))
 
 
@@ -197,7 +229,7 @@ def _of_head(
 ) -> tuple[Int64, Int32, Provenance]:
     rows, size = len(hidden_states), softmax.vocab_size
     named = np.diff(edits.offsets)
-    lengths = np.minimum(counts, size - named) * (not edits.allow_list)
+    lengths = np.minimum(counts, edits.unnamed(size)) * (not edits.allow_list)
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, proven = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
@@ -211,8 +243,9 @@ def _of_head(
     while (pending := np.flatnonzero(ks)).size:
         many = int(ks[pending].min())
         group = pending[ks[pending] == many]
-        top = head.topk(hidden_states[group], many)
-        unedited = ~among(group[:, None] * size + top.ids, keys)
+        own = head if edits.mask is None else head.masked(edits.mask[group])
+        top = own.topk(hidden_states[group], many)
+        unedited = ~among(group[:, None] * size + top.ids, keys) & (top.ids >= 0)
         places = np.cumsum(unedited, axis=1)
         enough = places[:, -1] >= lengths[group]
         chosen = unedited & (places <= lengths[group, None]) & enough[:, None]

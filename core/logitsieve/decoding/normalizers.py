@@ -24,6 +24,7 @@ from logitsieve.index import Index
 from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import sampled_log_z
 from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, round_log_z
+from logitsieve.kernels.topk.descriptor import masked_by
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
 # 16 MiB of float32
@@ -104,8 +105,33 @@ class Query(NamedTuple):
 
     def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
-        edits = None if self.edits is None else self.edits.rows(rows)
-        return self._replace(hidden_states=self.hidden_states[rows], edits=edits)
+        hidden_states = self.hidden_states[rows]
+        if self.edits is None:
+            return self._replace(hidden_states=hidden_states)
+        other = self._replace(hidden_states=hidden_states, edits=self.edits.rows(rows))
+        return other.by(self.head)
+
+    def by(self, head: Head) -> Self:
+        """Return the query to another head, under the mask."""
+        return self._replace(head=self.masked(head))
+
+    def masked(self, head: Head) -> Head:
+        """Return the head under the mask, if there is one."""
+        mask = None if self.edits is None else self.edits.mask
+        return head if mask is None else head.masked(mask)
+
+    @property
+    def plain(self) -> bool:
+        """True if no logit is replaced, though a mask may forbid ids."""
+        return self.edits is None or self.edits.plain
+
+    @property
+    def descriptor(self) -> Int64:
+        """What kernels read W by, under the mask."""
+        descriptor = self.index.softmax.descriptor
+        if self.edits is None or self.edits.mask is None:
+            return descriptor
+        return masked_by(descriptor, self.edits.mask)
 
     def listed(self) -> ListedLogits:
         """Return the logits that the head scans, after edits, and all edited ones."""
@@ -134,13 +160,13 @@ class Normalizer(ABC):
         logits = token_logits(query.index.softmax, query.hidden_states, token_ids, query.edits)
         return self.log_z(query), logits
 
-    def source(self, index: Index) -> Head:
-        """Return the head that it `reads`; InvalidRequest if the index has none."""
-        if self.reads not in index.heads:
-            heads = ", ".join(index.heads)
+    def source(self, query: Query) -> Head:
+        """Return the head that it `reads`, under the mask; InvalidRequest if there is none."""
+        if self.reads not in query.index.heads:
+            heads = ", ".join(query.index.heads)
             allowed = f"one that needs no head {self.reads!r}: the index has {heads}"
             raise InvalidRequest("normalizer", self.name, allowed)
-        return index.head(self.reads)
+        return query.masked(query.index.head(self.reads))
 
 
 class _Candidates(Normalizer):
@@ -168,7 +194,7 @@ class _Approximate(Normalizer):
     name = "approximate"
 
     def log_z(self, query: Query) -> LogZ:
-        if query.edits is not None:
+        if not query.plain:
             return quick_log_z(query)
         return best_with_log_z(query, estimating(query))[1]
 
@@ -199,7 +225,7 @@ class _LowRank(Normalizer):
         head = source = query.head
         if head.name != self.reads:
             most = SvdHead.knob_table["width"].high
-            source = self.source(query.index).with_knobs(width=most)
+            source = self.source(query._replace(edits=None)).with_knobs(width=most)
         previews = cast(SvdHead, source)
         step = max(1, LOGITS_AT_ONCE // query.index.vocab_size)
         for start in range(0, len(query.hidden_states), step):
@@ -223,6 +249,8 @@ class _Sampled(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden_states = query.index.vocab_size, query.hidden_states
+        if query.edits is not None and query.edits.mask is not None:
+            return quick_log_z(query).unbounded()  # a sample of all ids has few of those allowed
         if query.head.max_error < 1.0:  # it scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
@@ -243,7 +271,7 @@ class _Sketch(Normalizer):
     name, reads, has_bounds = "sketch", "sketch", True
 
     def log_z(self, query: Query) -> LogZ:
-        source, edits = self.source(query.index), query.edits
+        source, edits = self.source(query), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = cast(SketchHead, source).log_z(
@@ -258,7 +286,7 @@ class _Full(Normalizer):
     name, reads, has_bounds = "full", "full", True
 
     def log_z(self, query: Query) -> LogZ:
-        full, edits = cast(FullHead, self.source(query.index)), query.edits
+        full, edits = cast(FullHead, self.source(query)), query.edits
         if edits is not None and edits.allow_list:  # all remaining logits are known
             return _log_sum_exp(edits.offsets, edits.values, query.scale)
         fields = full.log_z(query.hidden_states, query.scale, edits)
@@ -277,7 +305,7 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
 
 def quick_log_z(query: Query) -> LogZ:
     """Return log Z from one pass of mostly float32 dots; InvalidRequest as for FULL."""
-    full, edits = cast(FullHead, FULL.source(query.index)), query.edits
+    full, edits = cast(FullHead, FULL.source(query)), query.edits
     log_z = full.quick_log_z(query.hidden_states, query.scale, edits)
     return LogZ(log_z, query.scale)
 
@@ -285,7 +313,7 @@ def quick_log_z(query: Query) -> LogZ:
 def estimating(query: Query) -> Head:
     """Return the answering head if it estimates log Z, else the exact one."""
     estimates = query.head.estimates_at(query.scale, query.k)
-    return query.head if estimates else FULL.source(query.index)
+    return query.head if estimates else FULL.source(query)
 
 
 def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:

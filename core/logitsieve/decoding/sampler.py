@@ -127,7 +127,7 @@ def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
 
 
 def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
-    if query.edits is not None or normalizer not in (None, APPROXIMATE):
+    if not query.plain or normalizer not in (None, APPROXIMATE):
         return False
     k = min(BEST, query.index.vocab_size)
     return query.head.estimates_at(query.scale, k) and selects(query, k)
@@ -193,7 +193,7 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     draws = _unscored(ids, provenance)
     if not how.filtered:
         return draws
-    again = _by_interval if query.edits is None else _from_nucleus
+    again = _by_interval if query.plain else _from_nucleus
     draws = redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)), again)
     return _unscored(draws.ids, draws.provenance)
 
@@ -205,7 +205,7 @@ def _by_interval(query: Query, how: Sampling) -> Draws:
     """
     if _is_small(query):
         return _from_all(query, how)
-    full, k = cast(FullHead, FULL.source(query.index)), min(MANY, query.index.vocab_size)
+    full, k = cast(FullHead, FULL.source(query)), min(MANY, query.index.vocab_size)
     rough = full.rough_log_z(query.hidden_states, k, query.scale)
     best, log_z = found_by(full, rough, query.scale, False)
     highest = log_z.fields.copy()
@@ -237,7 +237,7 @@ def _by_estimate(query: Query, how: Sampling) -> Draws:
     ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
-    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(ids, 0), None)
+    logits = token_logits(query.index.softmax, query.hidden_states, np.maximum(ids, 0), query.edits)
     log_probs, _ = log_z.raised(logits, ids).log_probs(logits, ids)
     draws = Draws(ids, log_probs, provenance, APPROXIMATE.name, log_z.rounded())
     open_ = np.flatnonzero((ids == OPEN).any(axis=1))
@@ -250,11 +250,11 @@ def _beyond(
     query: Query, how: Sampling, best: BestLogits, floors: Float64, log_z: Float64
 ) -> tuple[Int32, Provenance]:
     """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
-    index, rows = query.index, len(best.ids)
+    index, rows, descriptor = query.index, len(best.ids), query.descriptor
     edits = (query.edits or no_edits(rows)).arrays
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
     draw = partial(
-        best_sample.entry(), index.softmax.address, query.hidden_states, best.ids, best.logits,
+        best_sample.entry(), descriptor.ctypes.data, query.hidden_states, best.ids, best.logits,
         floors, how.seeds, how.step, query.scale, *how.filters, index.first_id, *edits,
         log_z, ids, scanned,
     )  # fmt: skip
@@ -315,11 +315,12 @@ def listed_draws(
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
-    fallback = how.filtered and query.head.name not in DRAWS
+    masked = query.edits is not None and query.edits.mask is not None
+    fallback = (how.filtered or masked) and query.head.name not in DRAWS
     if fallback:
         names = SKETCH.name, FULL.name
         name = next(name for name in names if name in query.index.heads)
-        query = query._replace(head=query.index.head(name))
+        query = query.by(query.index.head(name))
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
     proven, handed = np.empty((2, len(query.hidden_states)), np.bool_)
     proven.fill(drawn.proven)

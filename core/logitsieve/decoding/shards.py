@@ -9,9 +9,10 @@ import numpy as np
 from logitsieve.api.constraints import SETS, Constraints, IdSets
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.mask import packed, unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Answer, Bool, Float32, Float64, Int32, Int64, RowRange
-from logitsieve.decoding.logit_edits import check_ids, keys_of_sets
+from logitsieve.decoding.logit_edits import check_ids, checked_mask, keys_of_sets
 from logitsieve.decoding.normalizers import LogZ
 from logitsieve.index.manifest import Manifest
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
@@ -96,11 +97,19 @@ class ShardRequest(NamedTuple):
             own[name] = IdSets(ends[sets.offsets], sets.ids[inside] - np.int32(shard.first))
             if name == "biased":
                 own["bias"] = np.asarray(constraints.bias, np.float32)[inside]
+        mask, bits = checked_mask(constraints.mask, shard.vocab_size), None
+        if mask is not None:
+            bits = unpacked(mask, shard.vocab_size)[:, shard.first : shard.first + size]
+            own["mask"] = packed(bits)
         part = replace(constraints, **own)
         banned = np.unique(keys_of_sets(part.banned, size, "constraints.banned"))
-        if part.allowed is None:
+        if part.allowed is None and bits is None:
             return cls(shard, part, size - np.bincount(banned // size, minlength=rows))
-        allowed = np.setdiff1d(keys_of_sets(part.allowed, size, "constraints.allowed"), banned)
+        allowed = keys_of_sets(part.allowed, size, "constraints.allowed")
+        if bits is not None:
+            every = np.flatnonzero(bits)
+            allowed = every if part.allowed is None else np.intersect1d(allowed, every)
+        allowed = np.setdiff1d(allowed, banned)
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
     def best(self, hidden_states: Float32, k: int, spec: Mapping[str, Any]) -> ShardCandidates:

@@ -72,7 +72,7 @@ def needed_best(query: Query, how: Sampling, most: int) -> tuple[BestLogits, Flo
     noise.
     """
     k = min(most or query.index.vocab_size, query.index.vocab_size)
-    if query.edits is not None or not selects(query, k):
+    if not query.plain or not selects(query, k):
         return listed_best(query, most), no_floors(len(query.hidden_states))
     return selected_best(query, how, k)[:2]
 
@@ -102,8 +102,8 @@ def listed_best(query: Query, most: int) -> BestLogits:
 
 def listed_with_log_z(query: Query, most: int) -> tuple[BestLogits, LogZ]:
     """Return `listed_best` of the head `full`, and log Z of all ids at the query's temperature."""
-    full = FULL.source(query.index)
-    if query.edits is not None:
+    full = FULL.source(query)
+    if not query.plain:
         query = query._replace(head=full)
         return listed_best(query, most), quick_log_z(query)
     return best_with_log_z(query._replace(k=min(most, query.index.vocab_size)), full)

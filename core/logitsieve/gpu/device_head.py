@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.results import ArrayLike, Float32, TopK
+from logitsieve.api.results import ArrayLike, Float32, Int32, TopK
 from logitsieve.gpu.device import computing, timed, to_device, to_host
 from logitsieve.gpu.matrix import DeviceMatrix
 from logitsieve.heads._base.head import Softmax, checked_k, ready_request, refuse_row
@@ -70,9 +70,17 @@ def rank_by_scores(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranke
 
 
 def rank_all(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranked:
-    logits, ids = matrix.logits64(hidden_states).sort(dim=1, descending=True, stable=True)
-    proven = torch.ones(len(hidden_states), dtype=torch.bool, device=hidden_states.device)
-    return Ranked(ids[:, :k].int(), logits[:, :k], proven, proven.int() * matrix.vocab_size)
+    return rank_of(matrix.logits64(hidden_states), k)
+
+
+def rank_of(logits: Tensor, k: int) -> Ranked:
+    """Return the k best of all logits [B, V]; -1 for those of -inf."""
+    best, ids = logits.sort(dim=1, descending=True, stable=True)
+    best, ids = best[:, :k], ids[:, :k].int()
+    proven = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    return Ranked(
+        ids.masked_fill(best == -torch.inf, -1), best, proven, proven.int() * logits.shape[1]
+    )
 
 
 class DeviceSoftmax(Softmax):
@@ -98,6 +106,11 @@ class DeviceHead(Head):
     def finish(self, hidden_states: Tensor, k: int) -> Ranked:
         assert isinstance(self._fallback, DeviceHead)
         return self._fallback.find_all(hidden_states, k, True)
+
+    def masked(self, mask: Int32) -> Any:
+        """See `Head.masked`. The head behind answers: a list holds few of some ids."""
+        assert self._fallback is not None
+        return self._fallback.masked(mask)
 
     def must_finish(self, k: int) -> bool:
         """Return True if open rows are likely, so that a tensor's, too, are finished."""

@@ -13,10 +13,19 @@ import torch
 from torch import Tensor
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.gpu.device import computing, to_device, to_host
-from logitsieve.gpu.device_head import DeviceHead, Ranked, joined, rank, rank_all, rank_by_scores
+from logitsieve.gpu.device_head import (
+    DeviceHead,
+    Ranked,
+    joined,
+    rank,
+    rank_all,
+    rank_by_scores,
+    rank_of,
+)
 from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
 from logitsieve.gpu.matrix import exact_logits
 from logitsieve.heads._base.edits import Edits
@@ -34,6 +43,26 @@ class AllRows(DeviceHead):
     def _prepare(self) -> None:
         super()._prepare()
         self.quick_best = False  # a draw is a pass over W on the device
+
+    def masked(self, mask: Int32) -> Self:
+        """See `Head.masked`."""
+        return super(DeviceHead, self).masked(mask)
+
+    def find_all(self, hidden_states: Tensor, k: int, finished: bool) -> Ranked:
+        if self._mask is None:
+            return super().find_all(hidden_states, k, finished)
+        parts = []
+        for part in self.matrix.slices(len(hidden_states)):
+            logits = self.forbid(self.matrix.logits64(hidden_states[part]), part)
+            parts.append(rank_of(logits, k))
+        return joined(parts)
+
+    def forbid(self, logits: Tensor, part: slice) -> Tensor:
+        """Make logits of the ids that the mask forbids -inf."""
+        if self._mask is None:
+            return logits
+        bits = to_device(unpacked(self._mask[part], self._vocab_size), logits.device)
+        return logits.masked_fill(~bits, -torch.inf)
 
     def find(self, hidden_states: Tensor, k: int) -> Ranked:
         return rank_by_scores(self.matrix, hidden_states, k)
@@ -77,7 +106,7 @@ class GpuFull(AllRows, FullHead):
 
     def _all(self, hidden_states: Tensor, edits: Edits | None) -> Iterator[tuple[slice, Tensor]]:
         for part in self.matrix.slices(len(hidden_states)):
-            logits = self.matrix.logits64(hidden_states[part])
+            logits = self.forbid(self.matrix.logits64(hidden_states[part]), part)
             if edits is not None:
                 offsets, ids, values = edits.arrays
                 ends = offsets[part.start : part.stop + 1]

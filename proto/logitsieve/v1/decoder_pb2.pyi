@@ -108,20 +108,22 @@ class ModelSpec(_message.Message):
     def __init__(self, model: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., min_precision: _Optional[float] = ..., exact: _Optional[bool] = ..., normalizer: _Optional[_Union[Normalizer, str]] = ..., log_z_width: _Optional[float] = ..., max_error: _Optional[float] = ...) -> None: ...
 
 class Constraints(_message.Message):
-    __slots__ = ("banned", "allowed", "biased", "bias", "repeated", "repetition_penalty")
+    __slots__ = ("banned", "allowed", "biased", "bias", "repeated", "repetition_penalty", "mask")
     BANNED_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     BIASED_FIELD_NUMBER: _ClassVar[int]
     BIAS_FIELD_NUMBER: _ClassVar[int]
     REPEATED_FIELD_NUMBER: _ClassVar[int]
     REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
     banned: IdSets
     allowed: IdSets
     biased: IdSets
     bias: Tensor
     repeated: IdSets
     repetition_penalty: float
-    def __init__(self, banned: _Optional[_Union[IdSets, _Mapping]] = ..., allowed: _Optional[_Union[IdSets, _Mapping]] = ..., biased: _Optional[_Union[IdSets, _Mapping]] = ..., bias: _Optional[_Union[Tensor, _Mapping]] = ..., repeated: _Optional[_Union[IdSets, _Mapping]] = ..., repetition_penalty: _Optional[float] = ...) -> None: ...
+    mask: Tensor
+    def __init__(self, banned: _Optional[_Union[IdSets, _Mapping]] = ..., allowed: _Optional[_Union[IdSets, _Mapping]] = ..., biased: _Optional[_Union[IdSets, _Mapping]] = ..., bias: _Optional[_Union[Tensor, _Mapping]] = ..., repeated: _Optional[_Union[IdSets, _Mapping]] = ..., repetition_penalty: _Optional[float] = ..., mask: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("model", "version", "digest", "head", "proven", "scanned", "fallback", "normalizer", "log_z", "log_z_low", "log_z_high", "log_z_error", "queue_ns", "compute_ns", "rows_missing", "max_error")

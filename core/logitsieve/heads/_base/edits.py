@@ -1,4 +1,4 @@
-"""Edits: the ids of rows with replaced logits, and the new values.
+"""Edits: the ids of rows with replaced logits, the new values, and a mask of the ids allowed.
 
 Sets of (row, id) are vectors of keys, row x V + id, to avoid loops over rows.
 """
@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from logitsieve.api.mask import bits_of, count_bits, unpacked
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, select_rows
 
 
@@ -18,6 +19,7 @@ class Edits(NamedTuple):
     ids: Int32  # distinct and ascending within a row
     values: Float64  # -inf forbids the id
     allow_list: bool = False  # forbids all other ids, which no head reads
+    mask: Int32 | None = None  # [B, ceil(V / 32)]: `Head.masked`; it forbids ids of edits, too
 
     @property
     def arrays(self) -> tuple[Int64, Int32, Float64]:
@@ -27,12 +29,26 @@ class Edits(NamedTuple):
     def rows(self, rows: Int64) -> Self:
         """Select rows, in that order."""
         offsets, places = select_rows(self.offsets, rows)
-        return type(self)(offsets, self.ids[places], self.values[places], self.allow_list)
+        mask = None if self.mask is None else self.mask[rows]
+        return type(self)(offsets, self.ids[places], self.values[places], self.allow_list, mask)
+
+    @property
+    def plain(self) -> bool:
+        """True if no logit is replaced, so that a head under the mask answers alone."""
+        return self.mask is not None and not self.ids.size
 
     def remaining(self, vocab_size: int) -> Int64:
         """Count the allowed ids of each row, [B]."""
         named = self.answerable()
-        return named if self.allow_list else vocab_size - np.diff(self.offsets) + named
+        return named if self.allow_list else self.unnamed(vocab_size) + named
+
+    def unnamed(self, vocab_size: int) -> Int64:
+        """Count the allowed ids of each row that edits do not name, [B]."""
+        if self.mask is None:
+            return np.asarray(vocab_size - np.diff(self.offsets))
+        rows = np.repeat(np.arange(len(self.mask)), np.diff(self.offsets))
+        inside = np.bincount(rows[bits_of(self.mask, rows, self.ids)], minlength=len(self.mask))
+        return count_bits(self.mask) - inside
 
     def answerable(self) -> Int64:
         """Count the allowed ids that each row names, [B]."""
@@ -42,6 +58,8 @@ class Edits(NamedTuple):
         """Edit all logits [B, V], in place."""
         if self.allow_list:
             logits[:] = -np.inf
+        if self.mask is not None:
+            logits[~unpacked(self.mask, logits.shape[1])] = -np.inf
         rows = np.repeat(np.arange(len(logits)), np.diff(self.offsets))
         logits[rows, self.ids] = self.values
 
@@ -49,7 +67,10 @@ class Edits(NamedTuple):
         """Edit the logits [B, T] of `token_ids`, in place."""
         if self.allow_list:
             logits[:] = -np.inf
-        keys = np.arange(len(token_ids))[:, None] * vocab_size + token_ids
+        rows = np.arange(len(token_ids))[:, None]
+        if self.mask is not None:
+            logits[~bits_of(self.mask, rows, token_ids)] = -np.inf
+        keys = rows * vocab_size + token_ids
         edited = keys_of(self.offsets, self.ids, vocab_size)
         named = among(keys, edited)
         logits[named] = self.values[np.searchsorted(edited, keys[named])]

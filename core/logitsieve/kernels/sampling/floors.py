@@ -29,11 +29,13 @@ def no_noise():
 
 @inline_once
 def raise_floor(queries, q, noise):
-    """Raise FLOOR of a query with answers, as far as the logits of these allow."""
+    """Raise FLOOR of a query, as far as the logits of its answers allow."""
     if noise.draws == 0 and noise.share == -np.inf:
         return
     state, place = shift(queries.states, STATE * q), q * queries.limit
     values, kept, size = shift(queries.values, place), shift(queries.kept, place), int(state[SIZE])
+    if size == 0:  # a mask forbids all rows so far
+        return
     largest, least = values[0], np.inf
     for i in range(size):
         largest = max(largest, values[i])

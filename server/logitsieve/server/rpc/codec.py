@@ -93,10 +93,14 @@ def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
     given = [name for name in SETS if message.HasField(name)]
     sets = {name: _to_sets(getattr(message, name), f"constraints.{name}") for name in given}
     ids = sum(len(one.ids) for one in sets.values())
+    mask = to_array(message.mask, "constraints.mask") if message.HasField("mask") else None
+    ids += 0 if mask is None else mask.size
     if ids > most_ids:
-        raise InvalidRequest("constraints", f"{ids} ids", f"at most {most_ids} in all")
+        got = f"{ids} ids and words of the mask"
+        raise InvalidRequest("constraints", got, f"at most {most_ids} in all")
     bias = vector_if_set(message, "bias", DType.FLOAT32, "constraints.")
-    return Constraints(**sets, bias=bias, repetition_penalty=message.repetition_penalty or 1.0)
+    penalty = message.repetition_penalty or 1.0
+    return Constraints(**sets, bias=bias, repetition_penalty=penalty, mask=mask)
 
 
 def _to_sets(message: pb.IdSets, field: str) -> IdSets:
