@@ -57,7 +57,7 @@ class Counts:
     """What was found."""
 
     def __init__(self) -> None:
-        self.steps = self.masked = self.forced = self.wrong = self.close = 0
+        self.steps = self.forced = self.wrong = self.close = 0
         self.whole = self.invalid = self.cut = 0
 
 
@@ -78,7 +78,7 @@ def follow(
         counts.forced += bool(matcher.forced())
         chosen = next_ids(decoder, hidden, [matcher], **options)
         token = int(chosen.ids[0])
-        counts.steps, counts.masked = counts.steps + 1, counts.masked + int(chosen.masked[0])
+        counts.steps += 1
         values = weight.logits64(hidden, ends, every)
         if drawn:
             noise = gumbel_noise(5, len(made), 0, every.astype(np.int64))

@@ -8,17 +8,15 @@ import numpy as np
 class Masks:
     """A matcher with a mask of its own at each step."""
 
-    def __init__(self, allowed: Sequence[Sequence[int]], vocab_size: int) -> None:
-        self.vocab_size, self._allowed = vocab_size, allowed
-        self.step = self.asked = self.masks = 0
+    def __init__(
+        self, allowed: Sequence[Sequence[int]], vocab_size: int, *, forced: bool = False
+    ) -> None:
+        self.vocab_size, self._allowed, self._forced = vocab_size, allowed, forced
+        self.step = self.masks = 0
 
     @property
     def now(self) -> Sequence[int]:
         return self._allowed[self.step]
-
-    def allows(self, ids: Sequence[int]) -> Sequence[bool]:
-        self.asked += len(ids)
-        return [one in self.now for one in ids]
 
     def accept(self, token: int) -> None:
         assert token in self.now
@@ -31,4 +29,4 @@ class Masks:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def forced(self) -> Sequence[int]:
-        return []
+        return self.now if self._forced else []

@@ -9,7 +9,6 @@ import pytest
 from logitsieve.api.constraints import Constraints
 from logitsieve.decoding import LocalDecoder
 from logitsieve.grammar import next_ids
-from logitsieve.grammar.matcher import allowed_by
 from logitsieve.index import open_index
 from tests.decoding.normalized import SIZE
 from tests.grammar.masks import Masks
@@ -73,13 +72,8 @@ def truth(allowed: list[int], row: int, step: int, options: dict[str, Any], name
 @pytest.mark.parametrize("options", FILTERS, ids=str)
 @pytest.mark.parametrize("head", ["full", "sketch"])
 def test_ids_are_those_of_the_masked_softmax(
-    decoder: LocalDecoder,
-    monkeypatch: pytest.MonkeyPatch,
-    head: str,
-    options: dict[str, Any],
-    named: str,
+    decoder: LocalDecoder, head: str, options: dict[str, Any], named: str
 ) -> None:
-    monkeypatch.setattr("logitsieve.grammar.following.LISTED", 100)
     for step in range(4):
         allowed = masks(step)
         if named == "allowed":
@@ -93,37 +87,18 @@ def test_ids_are_those_of_the_masked_softmax(
         assert made.proven.all()
 
 
-def test_few_ids_are_asked_about_where_many_are_allowed(decoder: LocalDecoder) -> None:
-    for options in ({}, {"temperature": 0.0}):
-        matchers = [Masks([row], SIZE) for row in masks(1)]
-        given: Any = {"seeds": range(ROWS), "head": "full", **options}
-        made = next_ids(decoder, HIDDEN, matchers, **given)
-        dense = matchers[6:]  # that allow 0.3 of the vocabulary or more
-        assert [each.masks for each in dense] == [0] * len(dense)
-        assert all(each.asked <= 8 + 64 for each in dense)
-        assert made.masked.tolist() == [each.masks > 0 for each in matchers]
-
-
-def test_the_best_of_a_nucleus_need_no_mask(decoder: LocalDecoder, monkeypatch: Any) -> None:
-    """Of a peaked softmax some best ids surely hold the nucleus of what is allowed."""
-    monkeypatch.setattr("logitsieve.grammar.following.LISTED", 100)
-    matchers = [Masks([row], SIZE) for row in masks(3)]
-    options: Any = {"seeds": range(ROWS), "head": "full", "temperature": 0.3, "top_p": 0.8}
-    made = next_ids(decoder, HIDDEN, matchers, **options)
-    given = {"temperature": 0.3, "top_p": 0.8}
-    wanted = [truth(masks(3)[row], row, 0, given, "none") for row in range(ROWS)]
-    assert made.ids.tolist() == wanted
-    assert not made.masked[6:].any()
+def test_a_forced_id_asks_no_head(decoder: LocalDecoder) -> None:
+    forced, free = Masks([[9]], SIZE, forced=True), Masks([[9, 12]], SIZE)
+    made = next_ids(decoder, HIDDEN[:2], [forced, free], seeds=1, head="full")
+    assert made.ids[0] == 9
+    assert (made.scanned > 0).tolist() == [False, True]
+    assert forced.masks == 0
+    without = Constraints(banned=[9])
+    with refused("grammar", "row 0"):
+        next_ids(decoder, HIDDEN[:1], [forced], without, seeds=1, head="full")
 
 
 def test_nothing_left_names_the_row(decoder: LocalDecoder) -> None:
     matchers = [Masks([[1, 2]], SIZE), Masks([[5]], SIZE)]
     with refused("grammar", "row 1"):
         next_ids(decoder, HIDDEN[:2], matchers, Constraints(banned=[5]), seeds=1, head="full")
-
-
-def test_bits_of_a_mask() -> None:
-    matcher = Masks([[0, 31, 32, 299]], SIZE)
-    assert allowed_by(matcher.mask(), [0, 1, 30, 31, 32, 33, 298, 299]) == [
-        True, False, False, True, True, False, False, True,
-    ]  # fmt: skip

@@ -15,7 +15,6 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Int32
-from logitsieve.grammar.matcher import allowed_by
 from logitsieve.utils.environment import require
 
 MOST_BYTES = 1 << 16  # of a schema, a pattern or a grammar
@@ -147,15 +146,6 @@ class LlMatcher:
         self._matcher = matcher
         self._forced: list[int] | None = None
         self._mask: Int32 | None = None
-
-    def allows(self, ids: Sequence[int]) -> Sequence[bool]:
-        """See `Matcher`."""
-        if forced := self.forced():
-            return [token == forced[0] for token in ids]
-        if self._mask is not None:
-            return allowed_by(self._mask, ids)
-        ends = self._ends if self._matcher.is_accepting() else ()
-        return [token in ends or self._matcher.validate_tokens([token]) == 1 for token in ids]
 
     def accept(self, token: int) -> None:
         """See `Matcher`."""

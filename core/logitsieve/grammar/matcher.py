@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
+from logitsieve.api.mask import unpacked
 from logitsieve.api.results import Int32
 
 
@@ -13,9 +14,6 @@ class Matcher(Protocol):
     """The state of a grammar in one text. Not thread-safe."""
 
     vocab_size: int
-
-    def allows(self, ids: Sequence[int]) -> Sequence[bool]:
-        """Return whether each id may come next, as `mask` has it."""
 
     def accept(self, token: int) -> None:
         """Go on by an id; InvalidRequest for one that is not allowed."""
@@ -29,14 +27,8 @@ class Matcher(Protocol):
 
 def allowed_ids(matcher: Matcher) -> Int32:
     """Return the ids that may come next, ascending."""
-    bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
-    return np.flatnonzero(bits[: matcher.vocab_size]).astype(np.int32)
-
-
-def allowed_by(mask: Int32, ids: Sequence[int]) -> list[bool]:
-    """Return the bits of ids in a mask."""
-    named = np.asarray(ids, np.int64)
-    return [bool(bit) for bit in mask[named >> 5] >> (named & 31) & 1]
+    bits = unpacked(matcher.mask()[None], matcher.vocab_size)[0]
+    return np.flatnonzero(bits).astype(np.int32)
 
 
 class XGrammar:
@@ -45,10 +37,6 @@ class XGrammar:
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self.vocab_size, self._matcher = vocab_size, matcher
         self._mask: Int32 | None = None
-
-    def allows(self, ids: Sequence[int]) -> Sequence[bool]:
-        """See `Matcher`."""
-        return allowed_by(self.mask(), ids)
 
     def accept(self, token: int) -> None:
         """See `Matcher`."""
