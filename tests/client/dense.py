@@ -10,6 +10,7 @@ from logitsieve.api.constraints import SETS, Constraints
 from logitsieve.api.decoder import Decoder, EngineBase
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec, Purpose
+from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import BeamStepRequest, SampleRequest, ScoreRequest, TopKRequest
 from logitsieve.api.results import (
     Answer,
@@ -136,7 +137,10 @@ def _edited(sets: Any, row: int, logits: Float64) -> Float64:
     }
     if "biased" in lists:
         lists["biased"] = dict(zip(lists["biased"], of_row("biased", sets.bias), strict=True))
-    return edited(logits, **lists, penalty=sets.repetition_penalty)
+    found = edited(logits, **lists, penalty=sets.repetition_penalty)
+    if sets.mask is not None:
+        found[~unpacked(sets.mask[row : row + 1], found.size)[0]] = -np.inf
+    return found
 
 
 def _filter(logits: Float64, top_p: float, min_p: float) -> None:

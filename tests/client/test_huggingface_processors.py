@@ -1,4 +1,5 @@
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,73 @@ def test_editors_of_the_users_own_are_part_of_the_law(language_model: Any) -> No
 def test_warpers_beyond_a_draw_are_refused(processors: list[LogitsProcessor], field: str) -> None:
     with refused(field):
         draw_options(processors)
+
+
+class Followed(LogitsProcessor):
+    """A grammar's processor, of the shape of xgrammar's and outlines': each call is a step."""
+
+    def __init__(self, allowed: list[list[int]]) -> None:
+        self.allowed, self.calls = allowed, 0
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.calls:
+            assert set(input_ids[:, -1].tolist()) <= set(self.allowed[self.calls - 1])
+        forbidden = torch.ones(scores.shape[1], dtype=torch.bool)
+        forbidden[self.allowed[self.calls]] = False
+        self.calls += 1
+        return scores.masked_fill_(forbidden, -torch.inf)
+
+
+Followed.__module__ = "xgrammar.contrib.hf"
+STEPS = [[*range(start, VOCABULARY, 3)] for start in (2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    "search", [{}, DRAWING, DRAWING | {"top_p": 0.8}, {"do_sample": True, "top_k": 5}], ids=str
+)
+def test_grammars_of_other_packages_are_masks(
+    language_model: Any, monkeypatch: Any, search: dict[str, Any]
+) -> None:
+    given, asked = prompts() | {"max_new_tokens": 3} | search, []
+    topk = language_model  # keeps the plain model's own choice beside the decoder's
+    torch.manual_seed(4)
+    expected = topk.generate(**given, logits_processor=[Followed(STEPS)])
+    decoder, processor = decoder_of(language_model), Followed(STEPS)
+    for name in ("topk", "sample"):
+        method = getattr(decoder, name)
+
+        def watched(*args: Any, _method: Any = method, constraints: Any = None, **more: Any) -> Any:
+            asked.append(constraints)
+            return _method(*args, constraints=constraints, **more)
+
+        monkeypatch.setattr(decoder, name, watched)
+    with attach(language_model, decoder):
+        asked.clear()
+        torch.manual_seed(4)
+        made = language_model.generate(**given, logits_processor=[processor])
+    assert processor.calls == 3
+    for place, allowed in enumerate(STEPS):
+        assert set(made[:, place - 3].tolist()) <= set(allowed)
+    masks = [each for each in asked if each is not None]
+    assert masks
+    assert all(each.mask is not None and each.allowed is None for each in masks)
+    if not search.get("do_sample"):
+        torch.testing.assert_close(made, expected)
+
+
+def test_a_processor_of_xgrammar_itself_is_a_mask(language_model: Any) -> None:
+    xgrammar = pytest.importorskip("xgrammar", exc_type=ImportError)
+    processors = pytest.importorskip("xgrammar.contrib.hf")
+    pieces = [chr(97 + one % 26) * (1 + one // 26) for one in range(VOCABULARY)]
+    tokens = xgrammar.TokenizerInfo(pieces, stop_token_ids=[EOS])
+    grammar = xgrammar.GrammarCompiler(tokens).compile_regex("[a-f]+")
+    made = []
+    for attached in (False, True):
+        processor = processors.LogitsProcessor(grammar)
+        with attach(language_model, decoder_of(language_model)) if attached else nullcontext():
+            made.append(
+                language_model.generate(
+                    **prompts(1), max_new_tokens=4, logits_processor=[processor]
+                )
+            )
+    torch.testing.assert_close(*made)

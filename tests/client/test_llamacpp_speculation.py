@@ -14,6 +14,7 @@ from logitsieve.decoding import LocalDecoder
 from logitsieve.index import open_index
 from logitsieve.llamacpp import LlamaContext
 from tests.client.test_llamacpp import write_gguf_index
+from tests.grammar.masks import Masks
 from tests.llamacpp.small_model import END, Make
 
 pytestmark = pytest.mark.usefixtures("llama_wheel")
@@ -158,3 +159,17 @@ def test_drafts_are_of_one_prompt(make_gguf: Make) -> None:
     refused = pytest.raises(InvalidRequest, match="drafter: got one for 2 prompts")
     with LlamaContext(make_gguf(), sequences=2) as context, refused:
         generate(context, ["the", "of"], drafter=PromptLookup())
+
+
+def test_what_a_grammar_forces_is_read_ahead(make_gguf: Make) -> None:
+    ids = [*range(300, 320), END]
+    options: dict[str, Any] = {
+        "grammar": lambda: Masks([[one] for one in ids], 560, forced=True), "max_tokens": 30,
+    }  # fmt: skip
+    with LlamaContext(make_gguf(**STEADY), positions=256) as context:
+        plain = generate(context, PROMPT, **options)
+        expected = made(plain)
+        ahead = generate(context, PROMPT, drafter=lambda *_: [], **options)
+        assert made(ahead) == expected
+        assert plain.ids[0] == ids
+        assert ahead.counts.accepted > 8 or not steady(context)

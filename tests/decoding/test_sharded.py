@@ -35,6 +35,7 @@ CONSTRAINTS = {
     "banned": Constraints(banned=list(range(200, 500))),
     "a whole shard banned": Constraints(banned=list(range(600))),
     "allowed": Constraints(allowed=[3, 255, 256, 700, 1200, 1299]),
+    "mask": Constraints(mask=np.full(41, 0x1010_2F0E, np.int32), banned=[9]),
     "allowed by row": Constraints(allowed=[[row, 300 + row, 1250] for row in range(9)]),
     "biased": Constraints(biased=[5, 800], bias=[3.0, -1.5], banned=[1299]),
     "repeated": Constraints(repeated=[1, 2, 900, 1250], repetition_penalty=1.7),

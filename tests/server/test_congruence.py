@@ -93,6 +93,7 @@ CONSTRAINTS = {
     "banned by row": Constraints(banned=[[1], [], [2, 3], [4]]),
     "allowed": Constraints(allowed=EVERY),
     "few allowed": Constraints(allowed=[[5, 6, 7, 8, 9, 10, 11, 12]] * 4),
+    "mask": Constraints(mask=np.full((4, 10), 0x2F0FFE, np.int32), banned=[3]),
     "biased": Constraints(biased=[4, 5], bias=[3.0, -1.5]),
     "biased by row": Constraints(biased=[[4], [], [5, 6], []], bias=[[1.0], [], [2.0, 3.0], []]),
     "repeated": Constraints(repeated=[8, 9, 10], repetition_penalty=1.3),

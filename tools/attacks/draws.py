@@ -15,6 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from logitsieve.api.constraints import Constraints
+from logitsieve.api.mask import packed
 from logitsieve.api.results import Bool, Float64, SampleReply
 from logitsieve.decoding import sampler
 from logitsieve.kernels.compile import kernel
@@ -63,6 +64,12 @@ def constrained(random: Generator, logits: Float64) -> tuple[Constraints, Float6
         allowed = random.permutation(np.setdiff1d(np.arange(V), banned))[: random.integers(1, 9)]
     lists = {"banned": banned.tolist(), "biased": biased.tolist(), "bias": bias.tolist()}
     constraints = Constraints(**lists, allowed=None if allowed is None else allowed.tolist())
+    if random.integers(2):  # a mask says what is left
+        allowed = np.setdiff1d(np.arange(V) if allowed is None else allowed, banned)
+        mask = packed(np.isin(np.arange(V), allowed)[None])[0]
+        del lists["banned"]
+        constraints = Constraints(**lists, mask=mask)
+        lists["banned"] = banned.tolist()
     instead = dict(zip(lists["biased"], lists["bias"], strict=True))
     rows = [edited(row, banned=lists["banned"], allowed=allowed, biased=instead) for row in logits]
     return constraints, np.stack(rows)

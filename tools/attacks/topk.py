@@ -3,9 +3,12 @@
 Shape letters: B batch rows, D hidden size, V vocabulary, K answers.
 """
 
+from functools import partial
+
 import numpy as np
 from numpy.random import Generator
 
+from logitsieve.api.mask import packed
 from logitsieve.api.results import Float32, Float64
 from logitsieve.heads import Head, Softmax
 from logitsieve.heads.full import FullHead
@@ -80,6 +83,27 @@ def near_ties(random: Generator) -> Tally:
     for h in contexts_of(random, softmax, TIES):
         k = int(random.choice([1, 3, 10, V // 16 + 1]))
         tally.join(judged(*nearly_tied(victim, h, int(random.integers(V)), k, random)))
+    return tally
+
+
+def masked_ties(random: Generator) -> Tally:
+    """Masks of all densities over near ties; some leave fewer ids than are asked for."""
+    D, V = int(random.choice(DIMS)), int(random.integers(60, 900))
+    softmax = softmax_of(random, V, D)
+    victim, tally = sketched(softmax, random), Tally()
+    for h in contexts_of(random, softmax, TIES):
+        k = int(random.choice([1, 3, 10, V // 16 + 1]))
+        head, tied, near, k = nearly_tied(victim, h, int(random.integers(V)), k, random)
+        bits = random.random((len(near), V)) < 10.0 ** random.uniform(-3, 0)
+        bits[:, random.integers(V)] = True
+        left = np.where(bits, logits64(tied.weight, tied.bias, near), -np.inf)
+        ids = np.argsort(-left, axis=1, kind="stable")[:, :k]
+        logits = np.take_along_axis(left, ids, axis=1).astype(np.float32)
+        ids[logits == -np.inf] = -1
+        for each in (head, FullHead(tied)):
+            top = each.masked(packed(bits)).topk(near, k)
+            wrong = (top.ids != ids).any(axis=1) | ~top.proven | (top.logits != logits).any(axis=1)
+            tally.add(wrong, partial("{} V={} k={} row {}".format, each.name, V, k))
     return tally
 
 
@@ -206,6 +230,7 @@ ATTACKS = {
     "topk-coding-errors": coding_errors,
     "topk-whole-numbers": whole_numbers,
     "topk-near-ties": near_ties,
+    "topk-masked-ties": masked_ties,
     "topk-one-way-roundings": one_way_roundings,
     "topk-codes-off-one-way": codes_off_one_way,
 }

@@ -27,6 +27,7 @@ from logitsieve.api.mask import packed
 from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
 from logitsieve.client.huggingface_whisper import first_timestamp, without_mass
 
+FEW = 32  # of so many ids, one is listed; more make a mask
 MASKING = ("xgrammar", "outlines")  # packages whose logits processors follow a grammar
 
 
@@ -313,7 +314,9 @@ class DecoderDraws(LogitsProcessor):
             dead[:, : self._first] |= (text == -torch.inf).all(1, keepdim=True)
         asked = (after != 1) & ~dead
         sets: dict[str, Any] = {}
-        if 32 * int(dead.sum()) > dead.numel():
+        if FEW * int((~dead).sum()) <= dead.numel():
+            sets["allowed"] = _id_sets(~dead)
+        elif FEW * int(dead.sum()) > dead.numel():
             sets["mask"] = packed((~dead).cpu().numpy())
         elif dead.any():
             sets["banned"] = _id_sets(dead)

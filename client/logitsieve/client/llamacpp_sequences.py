@@ -197,7 +197,7 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
 Drafter = Callable[[Sequence[int], int, int], Sequence[int]]
 
 SHORTEST, LONGEST = 3, 24  # tokens that must occur earlier
-MOST_DRAFTS = 2  # ids
+MOST_DRAFTS, MOST_FORCED = 2, 8  # ids
 
 
 class PromptLookup:
@@ -219,9 +219,10 @@ class PromptLookup:
 
 
 class Speculation:
-    """Reads drafts of a sequence's next tokens: one more id after each draft that was right.
+    """Reads drafts of a sequence's next tokens: what a grammar forces, or what its drafter guesses.
 
-    After a mostly wrong one, the next needs twice as long a match with the text.
+    It guesses one more id after each draft that was right. After a mostly wrong one, the next needs
+    twice as long a match with the text.
     """
 
     def __init__(self, context: LlamaContext, one: Continuation, drafter: Drafter) -> None:
@@ -243,8 +244,11 @@ class Speculation:
             self.accepted += 1
             return self._next()
         self._learn()
-        most = min(self._most, self._one.options.max_tokens - len(self._one.made) - 1)
-        drafts = list(self._drafter(self._text, self._trusted, most))[:most] if most > 0 else []
+        left = max(0, self._one.options.max_tokens - len(self._one.made) - 1)
+        most = min(self._most, left)
+        drafts = self._forced()[:left]
+        if not drafts and most > 0:
+            drafts = list(self._drafter(self._text, self._trusted, most))[:most]
         if not drafts:
             return None
         self._rows = self._context.look_ahead([token, *drafts], self._one.number)
@@ -252,6 +256,13 @@ class Speculation:
         self._read = len(self._rows) - 1
         self.drafted += self._read
         return self._next()
+
+    def _forced(self) -> list[int]:
+        """Return the ids that a grammar forces next, without what ends the text."""
+        if self._one.matcher is None:
+            return []
+        forced = self._one.matcher.forced()[:MOST_FORCED]
+        return [one for one in forced if not self._context.ends(one)]
 
     def _next(self) -> Float32:
         row, self._rows, self._drafts = self._rows[:1], self._rows[1:], self._drafts[1:]

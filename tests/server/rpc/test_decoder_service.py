@@ -63,6 +63,7 @@ def sets(offsets: list[int], ids: list[int]) -> pb.IdSets:
     )
 
 
+ONES = b"\x01" * 160
 EACH_ONE = sets([0, 1, 2, 3, 4], [1, 2, 3, 4])
 ZEROS = tensor(INT32, 5)
 NO_SETS: list[tuple[pb.IdSets, str]] = [
@@ -84,6 +85,11 @@ CONSTRAINTS = [
         pb.Constraints(banned=sets([0] * 5, []), repeated=sets([0] * 4 + [1001], [1] * 1001)),
         "constraints",
     ),
+    (pb.Constraints(mask=tensor(INT32, 4, 9, ONES[:-16])), "constraints.mask"),
+    (pb.Constraints(mask=tensor(INT32, 2, 20, ONES)), "constraints.mask"),
+    (pb.Constraints(mask=tensor(FLOAT32, 4, 10, ONES)), "constraints.mask"),
+    (pb.Constraints(mask=tensor(INT32, 4, 10)), "constraints.mask"),
+    (pb.Constraints(mask=tensor(INT32, 4, 300)), "constraints"),
     (pb.Constraints(bias=tensor(FLOAT32, 4)), "constraints.bias"),
     (pb.Constraints(biased=EACH_ONE), "constraints.bias"),
     (pb.Constraints(biased=EACH_ONE, bias=tensor(FLOAT32, 3)), "constraints.bias"),
