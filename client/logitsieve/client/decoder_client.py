@@ -34,7 +34,7 @@ class Limits:
     max_rows: int
     max_k: int  # answers, scored ids or beams a row
     max_samples: int  # draws a row
-    max_constraint_ids: int  # in all constraints together
+    max_constraint_ids: int  # and words of masks, in all constraints together
     max_request_bytes: int
 
 

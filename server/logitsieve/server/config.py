@@ -49,7 +49,7 @@ class ServeConfig:
     max_k: int = option(1024, "Most answers, scored ids or beams per row.", 1)
     max_samples: int = option(1024, "Most draws per row.", 1)
     max_constraint_ids: int = option(
-        1 << 20, "Most ids in all constraints of a request together.", 0
+        1 << 20, "Most ids, and words of masks, in all constraints of a request together.", 0
     )
     request_memory_mib: int = option(
         1024, "Most MiB of requests and replies in memory; calls beyond it wait to be read.", 1
