@@ -6,11 +6,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 327,
-    "lines of source": 48_014,
-    "lines of core/": 20_883,
-    "lines of tests/": 44_833,
-    "lines of tools/": 4_450,
+    "files of source": 328,
+    "lines of source": 48_101,
+    "lines of core/": 20_906,
+    "lines of tests/": 45_154,
+    "lines of tools/": 4_482,
     "lines of benchmarks/": 7_853,
 }
 LONGEST = 70  # lines of a function of the source

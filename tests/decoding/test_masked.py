@@ -68,11 +68,11 @@ def test_other_constraints_hold_beside_a_mask(
         found, expected = asked(mask), asked(allowed)
         np.testing.assert_array_equal(found.ids, expected.ids)
         np.testing.assert_allclose(found[1], expected[1], atol=2e-5)
-    scores = [
+    one, other = (
         decoder.score(hidden_states, [[7, 3]] * ROWS, constraints=own).log_probs
         for own in (mask, allowed)
-    ]
-    np.testing.assert_allclose(*scores, atol=2e-5)
+    )
+    np.testing.assert_allclose(one, other, atol=2e-5)
 
 
 OPTIONS: list[Any] = [

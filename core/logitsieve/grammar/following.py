@@ -58,7 +58,7 @@ def next_ids(
             ids[row] = forced[0]
     if not (open_ := np.flatnonzero(ids < 0)).size:
         return made
-    mask = np.stack([_mask_of(matchers[row], sets, row) for row in open_])
+    mask = np.stack([_mask_of(matchers[row], sets, row) for row in open_.tolist()])
     some = (sets or Constraints()).take(open_)
     some = replace(some, banned=None, allowed=None, mask=mask)
     reply: TopKReply | SampleReply
