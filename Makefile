@@ -94,7 +94,7 @@ test-image: .venv/dev  ## build the image and run it, as root (apt-get install b
 	$(BIN)/pytest -q -s tests/deploy/test_built_image.py
 
 test-ray: .venv/ray    ## the tests that start Ray, which is installed for them
-	$(BIN)/pytest -rs -m 'ray and not exhaustive'
+	$(BIN)/pytest -rs -m 'ray and not exhaustive' tests/ray
 
 test-cpp: .venv/dev    ## the C++ client (apt-get install cmake g++ libgrpc++-dev protobuf-compiler-grpc pkg-config)
 	$(BIN)/pytest -rs -m cpp tests/examples
