@@ -9,7 +9,7 @@ LIMITS = {
     "files of source": 328,
     "lines of source": 48_101,
     "lines of core/": 20_906,
-    "lines of tests/": 45_154,
+    "lines of tests/": 45_161,
     "lines of tools/": 4_482,
     "lines of benchmarks/": 7_853,
 }
