@@ -20,7 +20,7 @@ from benchmarks.tables import races
 from benchmarks.timing import race
 from logitsieve.api.results import Float32
 from logitsieve.cli.output import bars
-from logitsieve.console.questions import kept_contexts
+from logitsieve.console.answers import kept_contexts
 from logitsieve.decoding import LocalDecoder
 from logitsieve.index import Index, open_index
 

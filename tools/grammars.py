@@ -54,7 +54,7 @@ def schema_of(rng: np.random.Generator, depth: int = 0) -> dict[str, Any]:
 
 
 class Counts:
-    """What was found."""
+    """The steps taken, and those that were masked, forced, wrong or close."""
 
     def __init__(self) -> None:
         self.steps = self.forced = self.wrong = self.close = 0

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.console.answers import word_facts
-from logitsieve.console.questions import (
+from logitsieve.console.answers import (
     LONGEST,
     kept_contexts,
     kept_count,
     read_context,
     read_ids,
     read_word,
+    word_facts,
 )
 from logitsieve.decoding import LocalDecoder
 from tests.console.conftest import HOSTILE, KEPT

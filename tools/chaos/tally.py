@@ -1,4 +1,4 @@
-"""What a run counts: answers by caller, silences, memory, and faults with their seeds."""
+"""A run counts answers by caller, silences, memory, and faults with their seeds."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -28,7 +28,7 @@ Text = tuple[float, float, tuple[int, ...]]  # perturbed and plain log-probabili
 
 
 class Drawing(NamedTuple):
-    """What a search asks for: K texts a sentence."""
+    """The options of a search for K texts a sentence."""
 
     num_beams: int
     eos_ids: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Draw from the softmax, at sub-linear cost if a head allows it.
+"""Draw from the softmax, at sub-linear cost if a head allows it: the choice of a way, and the ways.
 
 With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
 trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
@@ -53,13 +53,14 @@ from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
 TRUSTED = 10  # best ids that a head without proofs is trusted to find
-BEST, LEAST_MIN_P = 64, 0.01  # best ids that nearly always hold all that such a min-p leaves
-FEW_BEST = 32  # of a head that finds few in less time, for draws from all ids
-NUCLEUS_WIDTH = 0.01  # most nats of log Z of a nucleus that is not known to its last id
-MANY = 512  # best ids that often hold the nucleus
-# Products of W and one hidden state in the time of a draw by best ids, W in L3; half from DRAM.
+BEST, LEAST_MIN_P = 64, 0.01  # so many best ids nearly always hold all that such a min-p leaves
+FEW_BEST = 32  # best ids for draws from all ids, where a head finds fewer ids in less time
+NUCLEUS_WIDTH = 0.01  # nats that log Z of a nucleus may span if its last id is not known
+MANY = 512  # so many best ids often hold the nucleus
+# A draw by the best ids takes the time of so many products of W and a hidden state if W is in L3,
+# and of half as many if W comes from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
-FEW_SAMPLES = 4  # of a row, whose noise tells which of the best ids draws need
+FEW_SAMPLES = 4  # up to so many draws of a row, their noise tells which of the best ids they need
 LEAST_PRODUCTS = 1 << 23  # of W and a row; with fewer, all logits take as little time
 SUMMED = 2.0**-48  # of the ends of an interval: room for four roundings and two functions
 # Where more draws than this are expected outside of the nucleus, drawing twice takes longer than

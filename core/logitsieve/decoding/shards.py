@@ -241,7 +241,7 @@ def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
 
 
 def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
-    """Apply top-p and min-p to the best ids [B, K]; if any is removed, no row is `proven`."""
+    """Remove the best ids [B, K] that top-p and min-p do not leave; then no row is `proven`."""
     logits, logit_error = best.logits / how.temperature, best.logit_error / how.temperature
     (rows, k), lengths = logits.shape, np.empty(len(logits), np.int64)
     cut_lists(np.arange(rows + 1) * k, logits.ravel(), 1.0, *how.filters, lengths)

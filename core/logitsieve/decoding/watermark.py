@@ -17,11 +17,11 @@ from logitsieve.kernels.sampling.gumbel import gumbel_noise
 
 
 class Detection(NamedTuple):
-    """How likely a text is one of a key."""
+    """The evidence that a text was drawn by a key."""
 
     score: float  # the sum over tokens of -log(1 - u)
     p_value: float  # of this score or a larger one without the key; 0 below 5e-324
-    tokens: int  # scored: all but the first `width` and those after a repeated context
+    tokens: int  # that are scored: the first `width` and those after a repeated context are not
 
 
 def detect_watermark(key: WatermarkKey, ids: Sequence[int]) -> Detection:

@@ -35,7 +35,7 @@ SPECIAL = b"\xff"  # before the name of a special token, which no text spells
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerParts:
-    """What grammars need of a tokenizer."""
+    """The parts of a tokenizer that grammars need."""
 
     pieces: Sequence[bytes]  # by id; those of `special` ids are their names
     special: frozenset[int]  # which no text spells

@@ -1,4 +1,4 @@
-"""What a grammar has to tell about the next token of a text, as those of xgrammar do."""
+"""Matchers tell which ids may come next in a text: their protocol, and grammars of xgrammar."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -28,7 +28,7 @@ from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.journal import GONE, MOST_JSON, TICKET_HEADER, Ticket, client_gone
 from logitsieve.completions.supervisor import FIRST_S, STUCK_S, Child, Line, Supervisor
 from logitsieve.server.http.application import LocalNames, check_json, parsed
-from logitsieve.server.http.bodies import bodies_of
+from logitsieve.server.http.listener import bodies_of
 from logitsieve.server.security import HEADER, READ, ApiKeys
 
 TRIES = 4

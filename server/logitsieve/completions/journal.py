@@ -1,4 +1,4 @@
-"""What the port's process and the engine's tell each other: requests, by memory and by a header."""
+"""The port's process and the engine's tell each other of requests by memory and by a header."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -76,7 +76,7 @@ def tool_choice(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Calling:
-    """How an answer may call tools."""
+    """The form in which an answer may call tools."""
 
     structure: Structure
     marked: bool  # between OPENED and CLOSED, after any text

@@ -12,13 +12,13 @@ from starlette.routing import Route
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from logitsieve.console import answers
+from logitsieve.console.answers import Question, read_context
 from logitsieve.console.overview import (
     chosen_facts,
     overview_facts,
     points_facts,
     unloaded_versions,
 )
-from logitsieve.console.questions import Question, read_context
 from logitsieve.decoding import LocalDecoder
 from logitsieve.server.config import ServeConfig
 from logitsieve.server.http.application import ServerView, read_json

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from logitsieve.api.errors import PermissionDenied, ServiceError
 from logitsieve.console.api import ANSWER_S, Api, Desk
 from logitsieve.server.http.application import PLAIN, ServerView, http_failure
-from logitsieve.server.http.bodies import read_body
+from logitsieve.server.http.listener import read_body
 from logitsieve.server.security import CONSOLE, HEADER, ApiKeys
 
 HERE = Path(__file__).parent

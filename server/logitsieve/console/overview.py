@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from logitsieve.api.keywords import DEFAULT_SPEC, asked_max_error, asked_precision
-from logitsieve.console.answers import Facts
-from logitsieve.console.questions import kept_count
+from logitsieve.console.answers import Facts, kept_count
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.evaluation.operating_points import KS, k_class

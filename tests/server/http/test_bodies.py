@@ -11,8 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from logitsieve.api.errors import Overloaded, RequestTooLarge, Unavailable
-from logitsieve.server.http.bodies import PART, Bodies, read_body
-from logitsieve.server.http.listener import Listener
+from logitsieve.server.http.listener import PART, Bodies, Listener, read_body
 from tests.server.running import WAIT_S
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}

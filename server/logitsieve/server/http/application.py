@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from logitsieve.api.errors import InvalidRequest, MissingExtra, RequestTooLarge
 from logitsieve.server.config import ServeConfig
-from logitsieve.server.http.bodies import read_body
-from logitsieve.server.http.listener import CERTIFIED
+from logitsieve.server.http.listener import CERTIFIED, read_body
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.rpc.status import to_status
 from logitsieve.server.security import ApiKeys
