@@ -32,35 +32,9 @@ def read_all(values: Any, passes: int) -> float:
     return pair_sum(a) + pair_sum(b) + pair_sum(c) + pair_sum(d)
 
 
-@kernel("(int64,)")
-def multiply_adds(steps: int) -> float:
-    """Eight independent chains of `steps` multiply-adds of sixteen lanes, in registers."""
-    half, one = splat32(np.float32(0.5)), splat32(np.float32(1))
-    a, b, c, d = zeros32(), zeros32(), zeros32(), zeros32()
-    e, f, g, h = zeros32(), zeros32(), zeros32(), zeros32()
-    for _ in range(steps):
-        a, b = multiply_add(a, half, one), multiply_add(b, half, one)
-        c, d = multiply_add(c, half, one), multiply_add(d, half, one)
-        e, f = multiply_add(e, half, one), multiply_add(f, half, one)
-        g, h = multiply_add(g, half, one), multiply_add(h, half, one)
-    first = pair_sum(a) + pair_sum(b) + pair_sum(c) + pair_sum(d)
-    return first + pair_sum(e) + pair_sum(f) + pair_sum(g) + pair_sum(h)
-
-
-def fused_peak() -> float:
-    """float32 multiply-adds a nanosecond of one core."""
-    steps = 2_000_000
-    return steps * 8 * 16 / median_ns(lambda: multiply_adds(steps))
-
-
 def median_ns(run: Callable[[], object]) -> float:
     """Return the median time of seven runs, after one to warm up."""
     return 1e9 * statistics.median(repeat(run, repeat=8, number=1)[1:])
-
-
-def level_of(size: int) -> str:
-    """The level that holds `size` bytes, by this machine's cache sizes."""
-    return next((level for level, limit in cache_sizes().items() if size <= limit), "DRAM")
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ EARLIER, LATER = FROZEN.format("aa2981c"), FROZEN.format("6d826131")
 COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen-avx2": "`AVX2 make bench OUT=screen-avx2`",
     "screen": "`make bench`, then `python -m benchmarks.plots`",
-    "kernels": "`python -m benchmarks.kernels`",
+    "kernels": f"`python -m benchmarks.kernels` {LATER}",
     "model-kernels": "`python -m benchmarks.kernels --model NAME INDEX CONTEXTS ...`, also by AVX2",
     "batches": "`python -m benchmarks.batches MODELS/lm/1`, several at once",
     "rpc": "`python -m benchmarks.rpc`",

@@ -8,16 +8,6 @@ from benchmarks.raw import load
 from benchmarks.tables.figures import markdown
 
 
-def kernels(records: list[dict[str, Any]]) -> str:
-    rows = []
-    for one in records:
-        shape = f"{one['vocab_size']:,}", f"{one['dim']:,}"
-        times = f"{one['us_per_row']:,.2f}", f"{one['bound_us_per_row']:,.2f}"
-        rows.append([one["name"], *shape, *times, f"{one['share']:.0%}", one["by"]])
-    head = ["kernel", "V", "D", "us/row", "bound us/row", "share of bound", "bound by"]
-    return markdown(head, rows)
-
-
 def model_kernels(found: dict[str, Any]) -> str:
     """Calls of one row beside the time to read their bytes; of more rows and threads beside these.
 
@@ -78,7 +68,6 @@ def steps(found: list[dict[str, Any]]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "kernels": lambda: kernels(load("kernels")["records"]),
     "model-kernels": lambda: model_kernels(load("model-kernels")),
     "calls": lambda: calls(load("rpc")["asked"]),
     "steps": lambda: steps(load("rpc")["steps"]),

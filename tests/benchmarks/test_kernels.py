@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.model_kernels import K, groups_read, sketch_bytes
+from benchmarks.kernels import K, groups_read, sketch_bytes
 from tests.synthetic import decaying, sketch_arrays, sketch_head
 
 
