@@ -6,12 +6,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 328,
-    "lines of source": 48_101,
+    "files of source": 326,
+    "lines of source": 48_071,
     "lines of core/": 20_906,
-    "lines of tests/": 45_161,
+    "lines of tests/": 45_160,
     "lines of tools/": 4_482,
-    "lines of benchmarks/": 7_853,
+    "lines of benchmarks/": 7_684,
 }
 LONGEST = 70  # lines of a function of the source
 

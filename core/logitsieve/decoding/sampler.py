@@ -57,8 +57,7 @@ BEST, LEAST_MIN_P = 64, 0.01  # so many best ids nearly always hold all that suc
 FEW_BEST = 32  # best ids for draws from all ids, where a head finds fewer ids in less time
 NUCLEUS_WIDTH = 0.01  # nats that log Z of a nucleus may span if its last id is not known
 MANY = 512  # so many best ids often hold the nucleus
-# A draw by the best ids takes the time of so many products of W and a hidden state if W is in L3,
-# and of half as many if W comes from DRAM.
+# A draw by the best ids takes as long as so many products of W in L3, half as many from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 FEW_SAMPLES = 4  # up to so many draws of a row, their noise tells which of the best ids they need
 LEAST_PRODUCTS = 1 << 23  # of W and a row; with fewer, all logits take as little time
