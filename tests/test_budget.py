@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_071,
+    "lines of source": 48_073,
     "lines of core/": 20_906,
     "lines of tests/": 45_160,
     "lines of tools/": 4_482,

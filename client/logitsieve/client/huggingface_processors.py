@@ -195,8 +195,10 @@ class KnownLogits(LogitsProcessor):
         touched = after != 1
         if read is None and not touched.any():
             return _edited(self._processors, input_ids, scores)
-        if read is None and self._bans and not self._head.scored:
-            last = self._allowed(last, touched)
+        plain = read is None and self._bans and last.log_z is None  # the order of ids alone is read
+        if plain and (top := self._allowed(last, touched)) is not None:
+            full = self._head.filled(top).to(scores.device)
+            return _edited(self._processors, input_ids, full)
         log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
         full = self._known(last, touched, after == -torch.inf, read) + log_softmax
         return _edited(self._processors, input_ids, full.to(scores.device))
@@ -222,11 +224,11 @@ class KnownLogits(LogitsProcessor):
             enough = torch.where(edited[:, : self._first].amax(1) == -torch.inf, above, enough)
         return edited if enough.all() else None
 
-    def _allowed(self, last: LastAnswer, dead: Tensor) -> LastAnswer:
-        """Return the best allowed ids, if every row has enough of them."""
+    def _allowed(self, last: LastAnswer, dead: Tensor) -> LastAnswer | None:
+        """Return the best allowed ids; None if a row has too few."""
         count = self._head.enough
         if int((~dead).sum(1).min()) < count:
-            return last
+            return None
         mask = Constraints(mask=packed((~dead).cpu().numpy()))
         ids, logits, _ = self._head.topk(last.hidden_states, count, constraints=mask)
         return last._replace(ids=ids, logits=logits)
