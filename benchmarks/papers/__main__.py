@@ -29,8 +29,12 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     for kind in ("table", "figure", "theorem"):
         which.add_argument(f"--{kind}", dest="run", type=f"{kind} {{}}".format, metavar="NUMBER")
-    about = "hashing apart from in-batch targets"
-    which.add_argument("--ablation", dest="run", action="store_const", const="ablation", help=about)
+    others = {
+        "ablation": "hashing apart from in-batch targets",
+        "perplexity": "of a language model, where the paper has none",
+    }
+    for kind, about in others.items():
+        which.add_argument(f"--{kind}", dest="run", action="store_const", const=kind, help=about)
     parser.add_argument("--words", type=int, default=300_000, help="that a language model reads")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each setting")
     parser.add_argument("--seconds", type=float, default=60, help="of a classifier's training")

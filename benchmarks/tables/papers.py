@@ -52,6 +52,7 @@ COLUMNS = {
     "rank": "R",
     "beams": "beams",
     "bleu": "BLEU",
+    "tau": "tau",
     "words": "words",
     "clusters": "clusters",
     "rounds": "rounds of training",
@@ -66,16 +67,19 @@ COLUMNS = {
     "perplexities": "by seed",
     "features": "features",
     "mse": "mean squared error",
+    "gaussian_mse": "without e^tau",
     "every": "clustered every",
     "steps": "steps",
     "p1": "P@1",
     "p5": "P@5",
     "candidates": "candidates",
     "us_per_row": "µs a row",
+    "cpu_us": "CPU µs a row",
     "ms": "CPU ms a step",
     "cpu_seconds": "CPU seconds",
 }
 FORMATS = {"p1": ".4g", "p5": ".4g", "rate": ".4g", "perplexity": ".1f", "mse": ".1e"}
+FORMATS |= {"gaussian_mse": ".1e"}
 SETTINGS = {
     "data": "on {}",
     "words": "{} words",
@@ -150,7 +154,7 @@ def cell(key: str, value: float | str | list[float] | list[str]) -> str:
     if isinstance(value, list):
         return " ".join(each if isinstance(each, str) else f"{each:.1f}" for each in value)
     if isinstance(value, str):
-        return value if key in ("data", "rule", "rank") else f"`{value}`"
+        return value if key in ("data", "rule", "rank", "gaussian_mse") else f"`{value}`"
     if value == math.inf:
         return "diverged"
     if key in FORMATS:

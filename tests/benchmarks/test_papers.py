@@ -2,6 +2,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from benchmarks import raw
 from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
 from benchmarks.papers import runs as measuring
 from benchmarks.papers.__main__ import PAPERS
-from benchmarks.papers.classification import Prototypes, classifiers, packages, synsets
+from benchmarks.papers.classification import Prototypes, RowAdam, classifiers, packages, synsets
 from benchmarks.papers.learning_to_screen import WalkingDecoder
 from benchmarks.papers.runs import Options, classes_scored, language_models, make, steps
 from benchmarks.race.datasets import Dataset
@@ -69,6 +70,30 @@ def test_steps_and_classifiers_are_timed() -> None:
     assert row["steps"] >= 1
     [row] = classifiers(Prototypes(50), ["lsh:k=5"], 8, Options(seconds=60, steps=3))
     assert row["steps"] == 3
+
+
+def test_adam_of_rows_is_sparse_adam() -> None:
+    trained = []
+    for adam in (RowAdam, torch.optim.SparseAdam):
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(50, 4, sparse=True)
+        optimizer = adam(list(embedding.parameters()), lr=0.1)
+        for _ in range(9):
+            optimizer.zero_grad()
+            embedding(torch.randint(50, (9,))).pow(2).sum().backward()
+            optimizer.step()
+        trained.append(embedding.weight.detach())
+    torch.testing.assert_close(*trained)
+
+
+def test_fourier_features_err_less_the_more_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.abs(np.random.default_rng(0).standard_normal((50, 64), np.float32))
+    monkeypatch.setattr(rf_softmax, "digits", lambda: images)
+    rows = list(rf_softmax.table_1(Options()))
+    few, more, most = (row for row in rows[:5] if "Fourier" in row["method"])
+    assert few["mse"] > 3 * more["mse"] > 3 * most["mse"]
+    assert most["gaussian_mse"] == pytest.approx(most["mse"] / exp(2))
+    assert most["mse"] < rows[4]["mse"]  # random Maclaurin
 
 
 def test_a_language_model_has_more_seeds_at_its_best_rate(
