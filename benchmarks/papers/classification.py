@@ -150,45 +150,32 @@ class RowAdam(torch.optim.SparseAdam):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                state = self.state[weight]
-                if not state:
-                    zeros = torch.zeros_like(weight)
-                    state.update(step=0, mean=zeros, square=zeros.clone())
-                state["step"] += 1
-                gradient = weight.grad.coalesce()
-                parts = gradient.values(), state["mean"], state["square"], weight
-                rows, *arrays = (x.numpy() for x in (gradient.indices()[0], *parts))
-                step_rows(rows, *arrays, group["lr"], *group["betas"], group["eps"], state["step"])
+        group = self.param_groups[0]
+        mean_rate, square_rate = group["betas"]
+        for weight in group["params"]:
+            state = self.state[weight]
+            if not state:
+                zeros = torch.zeros_like(weight)
+                state.update(step=0, mean=zeros, square=zeros.clone())
+            state["step"] += 1
+            root = (1 - square_rate ** state["step"]) ** 0.5
+            rate = group["lr"] * root / (1 - mean_rate ** state["step"])
+            gradient = weight.grad.coalesce()
+            parts = gradient.indices()[0], gradient.values(), state["mean"], state["square"], weight
+            decays = mean_rate, 1 - mean_rate, square_rate, 1 - square_rate
+            rates = np.array([rate, *decays, group["eps"]], np.float32)
+            step_rows(*(part.numpy() for part in parts), rates)
 
 
-@kernel(
-    "(int64[::1], float32[:,::1], float32[:,::1], float32[:,::1], float32[:,::1], "
-    "float64, float64, float64, float64, int64)"
-)
-def step_rows(
-    rows: Any,
-    gradient: Any,
-    mean: Any,
-    square: Any,
-    weight: Any,
-    lr: float,
-    mean_rate: float,
-    square_rate: float,
-    epsilon: float,
-    step: int,
-) -> None:
+@kernel(f"(int64[::1], {4 * 'float32[:,::1], '}float32[::1])")
+def step_rows(rows: Any, gradient: Any, mean: Any, square: Any, weight: Any, rates: Any) -> None:
     """Adam's step (Kingma and Ba 2015) of `rows`, whose gradients [N, D] are given."""
-    kept, kept_square, small = (np.float32(mean_rate), np.float32(square_rate), np.float32(epsilon))
-    new, new_square = np.float32(1 - mean_rate), np.float32(1 - square_rate)
-    rate = np.float32(lr * np.sqrt(1 - square_rate**step) / (1 - mean_rate**step))
     for place, row in enumerate(rows):
         g, m, v, w = gradient[place], mean[row], square[row], weight[row]
         for d in range(len(w)):
-            m[d] = kept * m[d] + new * g[d]
-            v[d] = kept_square * v[d] + new_square * g[d] * g[d]
-            w[d] -= rate * m[d] / (np.sqrt(v[d]) + small)
+            m[d] = rates[1] * m[d] + rates[2] * g[d]
+            v[d] = rates[3] * v[d] + rates[4] * g[d] * g[d]
+            w[d] -= rates[0] * m[d] / (np.sqrt(v[d]) + rates[5])
 
 
 def classifiers(
