@@ -9,9 +9,9 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 48_073,
     "lines of core/": 20_906,
-    "lines of tests/": 45_160,
+    "lines of tests/": 45_185,
     "lines of tools/": 4_482,
-    "lines of benchmarks/": 7_684,
+    "lines of benchmarks/": 7_758,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -77,7 +77,7 @@ def test_adam_of_rows_is_sparse_adam() -> None:
     for adam in (RowAdam, torch.optim.SparseAdam):
         torch.manual_seed(0)
         embedding = torch.nn.Embedding(50, 4, sparse=True)
-        optimizer = adam(list(embedding.parameters()), lr=0.1)
+        optimizer: torch.optim.Optimizer = adam(list(embedding.parameters()), lr=0.1)
         for _ in range(9):
             optimizer.zero_grad()
             embedding(torch.randint(50, (9,))).pow(2).sum().backward()
