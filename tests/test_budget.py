@@ -7,8 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_073,
-    "lines of core/": 20_906,
+    "lines of source": 48_079,
+    "lines of core/": 20_912,
     "lines of tests/": 45_185,
     "lines of tools/": 4_482,
     "lines of benchmarks/": 7_758,

@@ -10,6 +10,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.sampling.floors import raise_floor
+from logitsieve.kernels.simd.amx import AMX
 from logitsieve.kernels.simd.dots import pad_lanes, row_of
 from logitsieve.kernels.simd.exponential import exp_lanes
 from logitsieve.kernels.simd.lanes import (
@@ -147,6 +148,8 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
 
     A share has every few tiles, so that all have rows that are often among the best. Each computes
     the best of the first groups, for its threshold; the first one alone sums them and has the rest.
+
+    Where the global AMX is False Numba does not compile what is below an `if` of it alone.
     """
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
@@ -156,14 +159,16 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
     turn_rows(descriptor, queries.hidden, count, _tile_at(start).end, stride)
     while first < sketch.groups:
         filled = batch.used and first > 0
-        if filled:
-            fill_sums(sketch, batch, first, last)
+        if AMX:  # noqa: SIM102
+            if filled:
+                fill_sums(sketch, batch, first, last)
         for q in range(count):
             sieved = sieved_of(descriptor, start, q, groups, limit, keep)
             if first == 0:
                 encode_query(descriptor, queries.states[STATE * q + NORM], sieved.coded, limit)
-                if batch.used:
-                    add_query(descriptor, batch, q, sieved.coded)
+                if AMX:  # noqa: SIM102
+                    if batch.used:
+                        add_query(descriptor, batch, q, sieved.coded)
                 _sieve_first(descriptor, sieved, queries, q, groups, keep)
                 raise_floor(queries, q, noise)
                 if descriptor[SHARE] > 0:
@@ -209,12 +214,13 @@ def _sieve_tile(
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
     own = allowed_of(queries.allowed, q)
     (one, two, level), summed = levels_of(sketch, query), state[SUMMED] != 0.0
-    if filled:
-        done, zeroth, once, count = pass_batch(
-            sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own
-        )
-    else:
-        done, once, count = 0, np.int64(0), np.int64(0)
+    done, zeroth, once, count = 0, np.int64(0), np.int64(0), np.int64(0)
+    if AMX:  # noqa: SIM102
+        if filled:
+            done, zeroth, once, count = pass_batch(
+                sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own
+            )
+    if not filled:
         zeroth = _pass_lengths(
             sketch, sieved, tile, query, one, first, last, groups, threshold, summed, own
         )
