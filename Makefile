@@ -140,10 +140,13 @@ race: .venv/bench     ## every method on one dataset: make race DATA=demo (bench
 tables: .venv/dev     ## every table of README.md and docs/ from benchmarks/results
 	$(BIN)/python -m benchmarks.tables
 
+reference: .venv/dev  ## docs/reference/: commands, gRPC messages, metrics and values of the chart
+	$(BIN)/python -m tools.reference
+
 docs: .venv/docs      ## the documentation with an API reference: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 proto: .venv/dev      ## regenerate the stubs from decoder.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTO)/decoder.proto
 
-.PHONY: demo demo-gemma serve wheel sbom check unit test-system test-gpu-kernels test-gpu test-image test-ray test-cpp test-eval test-avx2 test test-all breaking fuzz attack chaos mutants proofs bench race tables docs proto
+.PHONY: demo demo-gemma serve wheel sbom check unit test-system test-gpu-kernels test-gpu test-image test-ray test-cpp test-eval test-avx2 test test-all breaking fuzz attack chaos mutants proofs bench race tables reference docs proto

@@ -1,4 +1,4 @@
-"""Pictures of raw results: races, `benchmarks.screen`, `.batches`. `python -m benchmarks.plots`.
+"""Pictures of raw results: `python -m benchmarks.plots`.
 
 A race's are like Figures 2 to 7 of Chen et al. 2019: speed-up over the best exact float32 search
 against precision, the settings of each method that no other of its own settings beats in both. One
@@ -21,8 +21,8 @@ from benchmarks.race.points import FLOAT32, Race
 from benchmarks.tables import engines
 from benchmarks.tables.races import BATCHES
 
-SCREEN = raw.RESULTS.parents[1] / "docs/images/screen.svg"
-SPEED = SCREEN.with_name("speed.svg")
+IMAGES = raw.RESULTS.parents[1] / "docs/images"
+SCREEN, SPEED = IMAGES / "screen.svg", IMAGES / "speed.svg"
 OWN = "wheel", "ik"  # `speed.svg` shows the own output layers of these builds
 COLOURS = {"logitsieve screen": "#1b7f5c", "logitsieve full": "#6fb79c"}
 STYLE = {
@@ -37,12 +37,29 @@ OURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4
 OTHERS = ("#555555", "#999999")  # told apart by their marks
 NARROW = ("#8a5a44", "#c2977c")  # dense heads of fewer bits
 MARKS = "osD^vP*X<>hd"
+SHOWN = {  # of `methods.svg`: the label of a line, and its methods
+    "llama.cpp": ["llama.cpp Q8_0"],
+    "int8 scan": ["int8 scan, rescored"],
+    "faiss": ["faiss PQ fast scan, refined"],
+    "hnswlib": ["hnswlib l2"],
+    "ScaNN": ["ScaNN"],
+    "sketch": [f"logitsieve {grade}" for grade in raw.GRADED],
+}
+LEAST_SHOWN, TIMES = 0.9, (1000, 2000, 5000, 10_000, 20_000, 50_000)
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "annotation_clip": False}
+FUNNELS = {"sketch 0": "proven", "sketch 1e-15": "max_error = 1e-15"}
+STAGES = (
+    "all rows: level 0", "left: 1 bit each", "left: 2 bits", "left: 4 bits", "left: computed",
+    "the answer",
+)  # fmt: skip
 
 
 def main() -> None:
     """Draw the pictures of all raw results."""
     draw_screen(raw.load("screen"), SCREEN)
     draw_engines(SPEED)
+    draw_funnel(raw.load("funnel"), IMAGES / "funnel.svg")
+    draw_methods(raw.load("race/gemma-3-270m"), IMAGES / "methods.svg")
     if BATCHES.exists():
         draw_batches(raw.load("batches"), raw.RESULTS / "batches.svg")
     for source in sorted(raw.RESULTS.glob("race/*.json.gz")):
@@ -183,6 +200,66 @@ def panel(axes: Any, results: dict[str, Any], mode: str, metric: str) -> None:
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:g}x")
     axes.grid(color="#eeeeee")
+
+
+def draw_methods(results: dict[str, Any], path: Path) -> None:
+    """Microseconds a row against the share of best ids missed: SHOWN, each named at its line."""
+    each, mode = Race(results), results["modes"][0]
+    floor = 0.5 / results["judged_contexts"]
+    with picture(path, 1, (7.5, 4.2)) as (_, axes):
+        for (label, names), colour in zip(SHOWN.items(), OURS, strict=False):
+            points = [
+                (1 - max(1 - entry["p1"], floor), -entry["us_per_row"][mode]["median"])
+                for name in names
+                for entry in each.of(name)
+                if entry["p1"] >= LEAST_SHOWN
+            ]
+            kept = points if len(names) > 1 else frontier(points)
+            ours = label == "sketch"
+            x, y = [1 - precision for precision, _ in kept], [-us for _, us in kept]
+            line = {"color": "#1b7f5c" if ours else colour, "linewidth": 3 if ours else 1.2}
+            axes.plot(x, y, marker="o", markersize=6 if ours else 4, **line)
+            if ours:
+                for name, us in zip(names, y, strict=True):
+                    grade = name.rpartition(" ")[2]
+                    text = "proven" if grade == "0" else f"max_error {grade}"
+                    axes.annotate(f"{label}, {text}", (x[0], us), (9, -4), **BESIDE)
+            else:
+                fastest = (x[-1], y[-1])
+                below = -14 if fastest[0] > floor else 8
+                axes.annotate(label, fastest, (0, below), ha="center", **BESIDE, color=colour)
+        axes.set(xscale="log", yscale="log", xlim=(1 - LEAST_SHOWN, floor * 0.8))
+        axes.set(ylim=(TIMES[0] * 0.55, TIMES[-1]))
+        axes.set(xlabel="share of the best tokens that are missed", ylabel="µs a row")
+        ticks = [tick for tick in (0.1, 0.03, 0.01, 0.003, 0.001) if tick > floor * 1.5]
+        axes.set_xticks(
+            [*ticks, floor], [*(f"{tick:.1%}".replace(".0", "") for tick in ticks), "none"]
+        )
+        axes.minorticks_off()
+        axes.set_yticks(TIMES, [f"{us:,}" for us in TIMES])
+        axes.grid(color="#eeeeee")
+
+
+def draw_funnel(results: dict[str, Any], path: Path) -> None:
+    """Rows that are left after each level: one panel a grade, widths on a log scale."""
+    vocab_size, left = results["vocab_size"], results["left"]
+    with picture(path, len(FUNNELS), (4.4 * len(FUNNELS), 3.0)) as (_, panels):
+        for axes, (label, title) in zip(panels, FUNNELS.items(), strict=True):
+            counts = [vocab_size, *left[label], 1]
+            widths = [max(np.log10(count), 0.08) for count in counts]
+            bars = axes.barh(STAGES, widths, left=[-w / 2 for w in widths], color="#6fb79c")
+            bars[-1].set_color("#1b7f5c")
+            for bar, count in zip(bars, counts, strict=True):
+                middle = bar.get_y() + bar.get_height() / 2
+                place = (0, middle) if count > 30 else (0.35, middle)
+                side = "center" if count > 30 else "left"
+                axes.annotate(f"{count:,.0f}", place, ha=side, va="center")
+            axes.set_title(title)
+            axes.set_xticks([])
+            axes.tick_params(left=False)
+            for side in ("left", "bottom"):
+                axes.spines[side].set_visible(False)
+        panels[0].invert_yaxis()
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -24,6 +24,7 @@ CHECKOUT = DOCS.parent
 SHOWN = {".py": "python", ".yaml": "yaml", ".proto": "protobuf"}  # suffix -> lexer
 FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\(<?)([^)\s>#:]+)(?=[)\s>#])")
+SHIM = "https://unpkg.com/iframe-worker/shim"
 SYMBOL = re.compile(r"\]\(<?([^)\s>#:]+\.py)#([^)\s>]+)")
 
 
@@ -136,3 +137,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         source,
         lambda target, _: Path(os.path.relpath(address(target), folder)).as_posix(),
     )
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Take the worker of the search from the site: Material's plugin asks unpkg.com for one."""
+    folder = Path(page.file.dest_uri).parent
+    return output.replace(SHIM, Path(os.path.relpath("worker.js", folder)).as_posix())
+
+
+def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
+    return output.replace(SHIM, "/worker.js")

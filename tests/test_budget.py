@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_079,
+    "lines of source": 48_099,
     "lines of core/": 20_912,
-    "lines of tests/": 45_185,
-    "lines of tools/": 4_482,
-    "lines of benchmarks/": 7_758,
+    "lines of tests/": 45_378,
+    "lines of tools/": 4_670,
+    "lines of benchmarks/": 7_907,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -14,7 +14,7 @@ from docs.hooks import definitions
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-OTHERS = ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("benchmarks/**/README.md")
+OTHERS = ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("benchmarks/**/*.md")
 PAGES = sorted([*OTHERS, *ROOT.glob("docs/**/*.md"), *ROOT.glob("demo/*.md")])
 REFERENCE = {
     name

@@ -17,6 +17,10 @@ PAGES = sorted(
         ROOT / "README.md",
         ROOT / "benchmarks/README.md",
         ROOT / "benchmarks/papers/README.md",
+        *(
+            raw.RESULTS / f"{name}.md"
+            for name in ("engines", "kernels", "batches", "draws", "steps")
+        ),
         *ROOT.glob("docs/**/*.md"),
     ]
 )
@@ -37,6 +41,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "building": f"`python -m benchmarks.building --workers 2 1` {EARLIER}",
     "llamacpp-engines-avx512": "as `llamacpp-engines`, on a CPU with AVX-512",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`, `python -m benchmarks.plots`",
+    "funnel": "`python -m benchmarks.funnel NAME INDEX CONTEXTS`, `python -m benchmarks.plots`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
     "llamacpp-drawn": "as `llamacpp` but for `--judge`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "

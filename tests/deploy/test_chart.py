@@ -320,3 +320,27 @@ def test_clients_are_given_the_settings_of_ours_and_the_addresses() -> None:
     service = render(name="decoders", namespace="decoders").one("Service")
     name, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
     assert f'DecoderClient("dns:///{name}.decoders.svc:{port}")' in page
+
+
+def test_the_claim_and_the_secrets_of_the_page_are_what_the_chart_mounts() -> None:
+    page = (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
+    claim, job = yaml.safe_load_all((CHART.parent / "loader.yaml").read_text(encoding="utf-8"))
+    for document in (claim, job):
+        kubernetes_validate.validate(document, NEWEST, strict=True)
+    assert f"job/{job['metadata']['name']} " in page
+    pod = job["spec"]["template"]["spec"]
+    secrets = re.findall(r"kubectl create secret (?:tls|generic) ([a-z][a-z-]+) ", page)
+    options = dict(re.findall(r"--set (\w+)\.existingSecret=([a-z-]+)", page))
+    values = "".join(f"{key}: {{existingSecret: {name}}}\n" for key, name in options.items())
+    mounted = render(values).one("Deployment")["spec"]["template"]["spec"]
+    names = [each["secret"]["secretName"] for each in mounted["volumes"] if "secret" in each]
+    assert sorted(names) == sorted(secrets) == sorted(options.values())
+    claims = [
+        each["persistentVolumeClaim"]["claimName"]
+        for spec in (pod, mounted)
+        for each in spec["volumes"]
+        if "persistentVolumeClaim" in each
+    ]
+    assert claims == 2 * [claim["metadata"]["name"]]
+    run_as = mounted["securityContext"]
+    assert pod["securityContext"]["runAsUser"] == run_as["runAsUser"]

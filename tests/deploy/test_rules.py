@@ -39,6 +39,13 @@ def test_what_is_read_is_there_or_recorded_and_what_is_recorded_is_read() -> Non
     assert SECTIONS.keys() == ALERTS.keys()
 
 
+def test_the_objective_reads_what_there_is() -> None:
+    expressions = re.findall(r"^    .*", PAGE.partition("### An objective")[2], re.MULTILINE)
+    read = set().union(*map(names, expressions))
+    assert read - exported() == set()
+    assert len(read) == 2
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 def test_an_alert_has_its_section(alert: str) -> None:
     rule = ALERTS[alert]

@@ -9,6 +9,7 @@ from logitsieve.training import LOSSES
 
 ROOT = Path(__file__).parents[2]
 INDEX = ROOT / "docs" / "training.md"
+FORMULAS = ROOT / "benchmarks" / "papers" / "losses.md"
 SECTION = re.compile(r"^## (.*?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 EVERY = pytest.mark.parametrize("name", LOSSES)
 
@@ -22,11 +23,12 @@ def class_of(name: str) -> type:
 def test_it_has_a_section_and_a_row_in_the_index(name: str) -> None:
     loss = class_of(name).__name__
     text = INDEX.read_text(encoding="utf-8")
-    row = re.search(rf"^\| `{name}` \| \[{loss}\]\(losses\.md#([\w-]+)\) \|", text, re.MULTILINE)
-    assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](losses.md#...) |'"
-    page = INDEX.with_name("losses.md").read_text(encoding="utf-8")
+    target = r"\(\.\./benchmarks/papers/losses\.md#([\w-]+)\)"
+    row = re.search(rf"^\| `{name}` \| \[{loss}\]{target} \|", text, re.MULTILINE)
+    assert row is not None, f"{INDEX}: no row '| `{name}` | [{loss}](.../losses.md#...) |'"
+    page = FORMULAS.read_text(encoding="utf-8")
     sections = {title.lower().replace(" ", "-"): rest for title, rest in SECTION.findall(page)}
-    assert f"`{loss}" in sections[row[1]], f"docs/losses.md: its section does not name {loss}"
+    assert f"`{loss}" in sections[row[1]], f"{FORMULAS}: its section does not name {loss}"
 
 
 @EVERY

@@ -148,7 +148,8 @@ class Metrics(Collector):
         self.on_finish: Callable[[Call], object] | None = None
         self._finished: list[Call] = []
         routed = "version", "alias"
-        self._requests = Counters("requests", "Requests answered", "rpc", "model", "code", *routed)
+        about = "Requests answered; a stream's messages by their rpc, unreadable ones as Decode"
+        self._requests = Counters("requests", about, "rpc", "model", "code", *routed)
         self._request_seconds = Histograms(
             "request_duration_seconds", "From arrival to reply", "rpc", "model", *routed
         )
@@ -162,10 +163,15 @@ class Metrics(Collector):
         self._scanned = Counters("scanned_rows", "Rows of W with an exact logit", "model", "head")
         self._proven = Counters("proven_rows", "Rows proven", "model", "head")
         self._fallback = Counters("fallback_rows", "Rows handed to the fallback", "model", "reason")
-        self.rejected = Counters("requests_rejected", "Requests refused before computing", "reason")
+        about = (
+            "Requests refused before computing: in_flight, deadline (too late), device_memory, "
+            "request_memory (too long unread), streams; by the client's doing no_message, told_wait"
+        )
+        self.rejected = Counters("requests_rejected", about, "reason")
         for reason in REASONS:  # `rate` misses the first event of a new series
             self.rejected[reason,] = 0
-        self.reloads = Counters("reloads", "Versions loaded while serving", "model", "result")
+        about = "Versions loaded while serving: ok, failed"
+        self.reloads = Counters("reloads", about, "model", "result")
         registry = self.registry = CollectorRegistry()
         registry.register(self)
         ProcessCollector(registry=registry)
@@ -175,7 +181,9 @@ class Metrics(Collector):
         self.batch_rows = Histogram(name, about, buckets=BATCH_ROWS, registry=registry)
         gauge = partial(Gauge, registry=registry)
         self.queue_rows = gauge("logitsieve_queue_rows", "Rows that wait for the pool")
-        self.in_flight = gauge("logitsieve_requests_in_flight", "Requests that wait or compute")
+        self.in_flight = gauge(
+            "logitsieve_requests_in_flight", "Requests read, waiting, computing or answered"
+        )
         self.waiting = gauge("logitsieve_requests_waiting", "Calls that wait for memory to be read")
 
     def collect(self) -> Iterator[Metric]:

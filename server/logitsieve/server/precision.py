@@ -192,7 +192,8 @@ class PrecisionMetrics(Collector):
         self._missed_mass = Counters(
             "shadow_missed_mass", "Probability of the true top-k ids not answered", *BY_HEAD
         )
-        self._lost = Counters("shadow_lost_rows", "Chosen rows not judged", "model", "reason")
+        about = "Chosen rows not judged: queue_full, unloaded, failed"
+        self._lost = Counters("shadow_lost_rows", about, "model", "reason")
         self._missed = Counters("auto_missed", "True ids that AUTO did not answer", "model", "k")
         self._allowed = Counters("auto_allowed", "True ids that AUTO may miss", "model", "k")
         registry.register(self)

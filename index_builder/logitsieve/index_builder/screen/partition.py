@@ -19,7 +19,7 @@ ROUNDING = 1e-14  # of a quotient of whole numbers, multiplied back
 class Knapsack:
     """A greedy knapsack of the labels that each cluster keeps, for any budget: O(P log P) once.
 
-    Chen et al. 2019, section 3, "Optimization"; derived in docs/screen.md.
+    Chen et al. 2019, section 3, "Optimization"; derived in benchmarks/papers/screen.md.
     """
 
     def __init__(self, cluster_P: Int32, hits_P: Int32, rows_C: Int64, waste_weight: float) -> None:

@@ -1,6 +1,6 @@
 """The learned screen: clusters of contexts, and a short list of candidate labels for each.
 
-Chen et al. 2019, Learning to Screen, Algorithm 1, derived in docs/screen.md.
+Chen et al. 2019, Learning to Screen, Algorithm 1, derived in benchmarks/papers/screen.md.
 """
 
 import math

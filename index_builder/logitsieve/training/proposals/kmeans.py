@@ -1,8 +1,8 @@
 """k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (docs/losses.md). The clusters are those of Auvolat et al. 2015, section 3: with
-rows [w; b] / M extended to norm 1, the largest logit has the smallest angle.
+corrected (benchmarks/papers/losses.md). The clusters are those of Auvolat et al. 2015, section 3:
+with rows [w; b] / M extended to norm 1, the largest logit has the smallest angle.
 
 Shape letters: E = D + 2, C clusters.
 """
