@@ -73,9 +73,9 @@ def sums_by_both(address, hidden, kind, place, first, sums):  # type: ignore[no-
         encode_query(descriptor, widen_hidden(descriptor, h, shift(start, count * each)), coded)
         add_query(descriptor, batch, q, coded)
     configure_tiles(batch.config)
-    fill_coarse(own, batch, first, last)
+    fill_coarse(own, batch, first, last, TILE)
     configure_tiles(shift(batch.config, CONFIGURED))
-    fill_level(own, batch, place, kind, first, last)
+    fill_level(own, batch, place, kind, first, last, TILE)
     release_tiles()
     for q in range(count):
         coded = coded_at(descriptor, row_of(start, q, each))

@@ -237,12 +237,18 @@ def load_first_each(typing_context, start, offsets, place, count):
     return _of_each(_emit_load_first, types.intp)(typing_context, start, offsets, place, count)
 
 
-@emits(lambda start, offset: types.void(start, types.intp))
-def prefetch(builder, start, offset):
-    """Bring the line of start[offset] into the cache; addresses that are not mapped do nothing."""
-    read, closest, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
-    arguments = [vector_at(builder, start, offset, BYTE), read, closest, data]
-    intrinsic_call(builder, "llvm.prefetch.p0", ir.VoidType(), arguments)
+def _prefetch(level):
+    @emits(lambda start, offset: types.void(start, types.intp))
+    def emit(builder, start, offset):
+        """Bring the line of start[offset] nearer; addresses that are not mapped do nothing."""
+        read, closest, data = (ir.Constant(INT32, value) for value in (0, 4 - level, 1))
+        arguments = [vector_at(builder, start, offset, BYTE), read, closest, data]
+        intrinsic_call(builder, "llvm.prefetch.p0", ir.VoidType(), arguments)
+
+    return emit
+
+
+prefetch, prefetch_second = _prefetch(1), _prefetch(2)  # into the first and the second cache
 
 
 @emits(lambda start, offset, lanes: types.void(start, types.intp, lanes))

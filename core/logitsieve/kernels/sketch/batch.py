@@ -29,7 +29,7 @@ from logitsieve.kernels.simd.amx import (
     store_tile,
 )
 from logitsieve.kernels.simd.dots import four_from, row_of
-from logitsieve.kernels.simd.lanes import LANES, store
+from logitsieve.kernels.simd.lanes import LANES, prefetch_second, store
 from logitsieve.kernels.simd.pointers import (
     LINE,
     aligned,
@@ -167,14 +167,15 @@ def add_query(descriptor, batch, q, coded):
 
 
 @inline_once
-def fill_sums(sketch, batch, first, last):
+def fill_sums(sketch, batch, first, last, step):
     """Sum level 0 of groups first .. last-1, and the levels for which enough queries asked.
 
     If they asked for several, the last of these is summed alone, but in the few tiles that show how
-    many ask.
+    many ask. What the next tile will read, `step` groups further on, is brought into the second
+    cache meanwhile.
     """
     configure_tiles(batch.config)
-    fill_coarse(sketch, batch, first, last)
+    fill_coarse(sketch, batch, first, last, step)
     configure_tiles(shift(batch.config, CONFIGURED))
     least, enough = LEAST_ASKING * TILE + 3 * TILE // 2 * batch.sets, True
     for place in range(LEVEL_COUNT):
@@ -186,23 +187,25 @@ def fill_sums(sketch, batch, first, last):
     if batch.ready[LEVEL_COUNT] % MEASURED != 0:
         batch.ready[0], batch.ready[1] = one and not two, two and not three
         if three:
-            fill_level(sketch, batch, 2, TO_LAST, first, last)
+            fill_level(sketch, batch, 2, TO_LAST, first, last, step)
         elif two:
-            fill_level(sketch, batch, 1, TO_MIDDLE, first, last)
+            fill_level(sketch, batch, 1, TO_MIDDLE, first, last, step)
         elif one:
-            fill_level(sketch, batch, 0, FIRST, first, last)
+            fill_level(sketch, batch, 0, FIRST, first, last, step)
     else:
         for place in range(LEVEL_COUNT):
             if batch.ready[place] != 0:
-                fill_level(sketch, batch, place, FIRST + place, first, last)
+                fill_level(sketch, batch, place, FIRST + place, first, last, step)
     release_tiles()
 
 
 @inline
-def fill_coarse(sketch, batch, first, last):
+def fill_coarse(sketch, batch, first, last, step):
     size = coarse_size(sketch)
     for group in range(first, last):
         _store_numbers(sketch, batch, HEAD_SCALE, group - first, coarse_numbers(sketch, group))
+        for place in range(0, size, LINE):
+            prefetch_second(row_of(sketch.coarse, group + step, size), place)
     for pair in range(batch.pairs):
         codes = row_of(batch.coarse, pair, batch.wide * TILE_BYTES)
         for group in range(first, last, AT_ONCE):
@@ -238,7 +241,7 @@ def _store_four(sums):
 
 
 @inline
-def fill_level(sketch, batch, place, kind, first, last):
+def fill_level(sketch, batch, place, kind, first, last, step):
     size, bits = batch.steps * TILE_BYTES, 0 if kind <= MIDDLE else 1 if kind <= TO_MIDDLE else 2
     codes, group_bytes = _codes_at(sketch, place)
     for group in range(first, last):
@@ -248,7 +251,7 @@ def fill_level(sketch, batch, place, kind, first, last):
     for group in range(first, last, AT_ONCE):
         for i in range(AT_ONCE):
             out = shift(batch.rows, i * size)
-            _spread_group(sketch, kind, min(group + i, last - 1), 2 * batch.steps, out)
+            _spread_group(sketch, kind, min(group + i, last - 1), 2 * batch.steps, out, step)
         for one in range(batch.sets):
             queries = row_of(batch.codes, one, size)
             begin = (one * BEGINS + bits) * TILE_BYTES
@@ -272,12 +275,23 @@ def _codes_at(sketch, place):
 
 
 @inline
-def _spread_group(sketch, kind, group, chunks, out):
+def _spread_group(sketch, kind, group, chunks, out, step):
     one, two, three = sizes_of(sketch)
     p0, p1 = row_of(sketch.first, group, one), row_of(sketch.middle, group, two)
     p2 = row_of(sketch.fine, group, three)
     p3 = shift(p2, chunks * CHUNK_BYTES)
+    next0, next1 = row_of(p0, step, one), row_of(p1, step, two)
+    next2 = row_of(p2, step, three)
+    next3 = shift(next2, chunks * CHUNK_BYTES)
     for chunk in range(chunks):
+        place = CHUNK_BYTES * chunk
+        if kind not in (MIDDLE, LAST):
+            prefetch_second(next0, place)
+        if kind == MIDDLE or kind >= TO_MIDDLE:
+            prefetch_second(next1, place)
+        if kind in (LAST, TO_LAST):
+            prefetch_second(next2, place)
+            prefetch_second(next3, place)
         if kind == FIRST:
             spread_bit(p0, out, chunk)
         elif kind == MIDDLE:

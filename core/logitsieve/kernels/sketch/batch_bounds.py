@@ -5,7 +5,7 @@ import numpy as np
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.amx import TILE_BYTES, load_floats, load_sums
 from logitsieve.kernels.simd.byte_lanes import join_planes
-from logitsieve.kernels.simd.lanes import LANES, load, prefetch, store, zeros32
+from logitsieve.kernels.simd.lanes import LANES, load, store, zeros32
 from logitsieve.kernels.simd.masks import lanes_not_below
 from logitsieve.kernels.simd.pointers import LINE
 from logitsieve.kernels.sketch.batch import PAIRS, QUERIES, TILE
@@ -15,7 +15,6 @@ from logitsieve.kernels.sketch.levels import (
     FIRST_SCALE,
     HEAD_SCALE,
     MIDDLE_SCALE,
-    coarse_size,
     length_bounds,
     level_bounds,
     levels_of,
@@ -31,19 +30,14 @@ def _numbers_of(batch, kind, slot):
 
 
 @inline
-def pass_batch(sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own):
+def pass_batch(sketch, batch, query, tile, q, first, last, threshold, summed, own):
     """Bound a tile by level 0 and by what is ready of the next two levels.
 
     Returns how many of these that is, and of how many groups rows are left by each.
     """
-    one, two, three = levels_of(sketch, query)
+    one, two, _ = levels_of(sketch, query)
     alone, both = batch.ready[0] != 0, batch.ready[1] != 0
     done = 2 if both or batch.ready[2] != 0 else 1 if alone else 0
-    depth, zero = 3 if batch.ready[2] != 0 else done, coarse_size(sketch)
-    shares = (
-        _share(zero, q, batch.count, True), _share(one.size, q, batch.count, depth > 0),
-        _share(two.size, q, batch.count, depth > 1), _share(three.size, q, batch.count, depth > 2),
-    )  # fmt: skip
     zeroth, once, count = np.int64(0), np.int64(0), np.int64(0)
     for group in range(first, last):
         slot = group - first
@@ -71,29 +65,11 @@ def pass_batch(sketch, batch, query, tile, q, first, last, beyond, threshold, su
             if done == 0 and count < AHEAD:
                 prefetch_group(one, group)
             count += 1
-        if beyond + slot < sketch.groups:
-            _prefetch_share(sketch.coarse, beyond + slot, zero, shares[0])
-            _prefetch_share(sketch.first, beyond + slot, one.size, shares[1])
-            _prefetch_share(sketch.middle, beyond + slot, two.size, shares[2])
-            _prefetch_share(sketch.fine, beyond + slot, three.size, shares[3])
         store_base(tile, slot, base, ends[1], False)
         store(tile.sums, LANES * slot, sums)
         if summed:
             store_ends(tile, slot, *ends)
     return done, zeroth, once, count
-
-
-@inline
-def _share(size, q, count, read):
-    """Return the bytes of a group that one of `count` queries prefetches, if it will be read."""
-    lines = size // LINE if read else 0
-    return LINE * (lines * q // count), LINE * (lines * (q + 1) // count)
-
-
-@inline
-def _prefetch_share(codes, group, size, share):
-    for place in range(share[0], share[1], LINE):
-        prefetch(codes, group * size + place)
 
 
 @inline

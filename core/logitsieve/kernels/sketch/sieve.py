@@ -161,7 +161,7 @@ def sieve(descriptor, queries, start, groups, count, keep, noise):
         filled = batch.used and first > 0
         if AMX:  # noqa: SIM102
             if filled:
-                fill_sums(sketch, batch, first, last)
+                fill_sums(sketch, batch, first, last, step)
         for q in range(count):
             sieved = sieved_of(descriptor, start, q, groups, limit, keep)
             if first == 0:
@@ -218,7 +218,7 @@ def _sieve_tile(
     if AMX:  # noqa: SIM102
         if filled:
             done, zeroth, once, count = pass_batch(
-                sketch, batch, query, tile, q, first, last, beyond, threshold, summed, own
+                sketch, batch, query, tile, q, first, last, threshold, summed, own
             )
     if not filled:
         zeroth = _pass_lengths(
