@@ -73,7 +73,7 @@ def sums_by_both(address, hidden, kind, place, first, sums):  # type: ignore[no-
         encode_query(descriptor, widen_hidden(descriptor, h, shift(start, count * each)), coded)
         add_query(descriptor, batch, q, coded)
     configure_tiles(batch.config)
-    fill_coarse(own, batch, first, last, TILE)
+    fill_coarse(own, batch, first, last)
     configure_tiles(shift(batch.config, CONFIGURED))
     fill_level(own, batch, place, kind, first, last, TILE)
     release_tiles()

@@ -175,7 +175,7 @@ def fill_sums(sketch, batch, first, last, step):
     cache meanwhile.
     """
     configure_tiles(batch.config)
-    fill_coarse(sketch, batch, first, last, step)
+    fill_coarse(sketch, batch, first, last)
     configure_tiles(shift(batch.config, CONFIGURED))
     least, enough = LEAST_ASKING * TILE + 3 * TILE // 2 * batch.sets, True
     for place in range(LEVEL_COUNT):
@@ -200,12 +200,10 @@ def fill_sums(sketch, batch, first, last, step):
 
 
 @inline
-def fill_coarse(sketch, batch, first, last, step):
+def fill_coarse(sketch, batch, first, last):
     size = coarse_size(sketch)
     for group in range(first, last):
         _store_numbers(sketch, batch, HEAD_SCALE, group - first, coarse_numbers(sketch, group))
-        for place in range(0, size, LINE):
-            prefetch_second(row_of(sketch.coarse, group + step, size), place)
     for pair in range(batch.pairs):
         codes = row_of(batch.coarse, pair, batch.wide * TILE_BYTES)
         for group in range(first, last, AT_ONCE):

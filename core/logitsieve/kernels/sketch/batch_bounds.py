@@ -15,6 +15,8 @@ from logitsieve.kernels.sketch.levels import (
     FIRST_SCALE,
     HEAD_SCALE,
     MIDDLE_SCALE,
+    coarse_level,
+    coarse_size,
     length_bounds,
     level_bounds,
     levels_of,
@@ -30,7 +32,7 @@ def _numbers_of(batch, kind, slot):
 
 
 @inline
-def pass_batch(sketch, batch, query, tile, q, first, last, threshold, summed, own):
+def pass_batch(sketch, batch, query, tile, q, first, last, step, threshold, summed, own):
     """Bound a tile by level 0 and by what is ready of the next two levels.
 
     Returns how many of these that is, and of how many groups rows are left by each.
@@ -38,6 +40,7 @@ def pass_batch(sketch, batch, query, tile, q, first, last, threshold, summed, ow
     one, two, _ = levels_of(sketch, query)
     alone, both = batch.ready[0] != 0, batch.ready[1] != 0
     done = 2 if both or batch.ready[2] != 0 else 1 if alone else 0
+    zero = coarse_level(sketch, coarse_size(sketch))
     zeroth, once, count = np.int64(0), np.int64(0), np.int64(0)
     for group in range(first, last):
         slot = group - first
@@ -65,6 +68,8 @@ def pass_batch(sketch, batch, query, tile, q, first, last, threshold, summed, ow
             if done == 0 and count < AHEAD:
                 prefetch_group(one, group)
             count += 1
+        if slot % batch.count == q:  # what the next tile reads, by one query
+            prefetch_group(zero, group + step)
         store_base(tile, slot, base, ends[1], False)
         store(tile.sums, LANES * slot, sums)
         if summed:

@@ -218,7 +218,7 @@ def _sieve_tile(
     if AMX:  # noqa: SIM102
         if filled:
             done, zeroth, once, count = pass_batch(
-                sketch, batch, query, tile, q, first, last, threshold, summed, own
+                sketch, batch, query, tile, q, first, last, beyond - first, threshold, summed, own
             )
     if not filled:
         zeroth = _pass_lengths(
