@@ -63,7 +63,7 @@ def digits() -> np.ndarray:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise SystemExit(f"{error}: pip install scikit-learn") from None
+        raise SystemExit(f"{error}: pip install '.[bench]'") from None
     images = load_digits().images.astype(np.float32) / 16
     return np.kron(images, np.full((2, 2), 1, np.float32)).reshape(len(images), -1)
 
