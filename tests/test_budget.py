@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_099,
-    "lines of core/": 20_912,
-    "lines of tests/": 45_378,
+    "lines of source": 48_098,
+    "lines of core/": 20_911,
+    "lines of tests/": 45_379,
     "lines of tools/": 4_670,
     "lines of benchmarks/": 7_907,
 }

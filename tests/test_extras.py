@@ -77,6 +77,7 @@ WITH = {
     "numba": {"llvmlite"},
     "pytest": {"packaging"},
     "ray": {"fastapi"},
+    "scikit-learn": {"sklearn"},
     "transformers": {"tokenizers"},
     "uvicorn": {"h11"},
 }
