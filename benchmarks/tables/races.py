@@ -174,6 +174,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "races, cold": lambda: comparison(MODELS, COLD),
     "sketch by shape": sketch_by_shape,
     "growth": growth,
+    "batches, amx": lambda: batches(load("batches-amx")),
     "batches": lambda: batches(load("batches")) if BATCHES.exists() else UNMEASURED,
     "screen": lambda: screen(load("screen")["us_per_row"]),
     "processors": processors,
