@@ -11,7 +11,7 @@ LIMITS = {
     "lines of core/": 20_911,
     "lines of tests/": 45_379,
     "lines of tools/": 4_670,
-    "lines of benchmarks/": 7_907,
+    "lines of benchmarks/": 7_909,
 }
 LONGEST = 70  # lines of a function of the source
 

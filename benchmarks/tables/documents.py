@@ -31,7 +31,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "screen": "`make bench`, then `python -m benchmarks.plots`",
     "kernels": f"`python -m benchmarks.kernels` {LATER}",
     "model-kernels": "`python -m benchmarks.kernels --model NAME INDEX CONTEXTS ...`, also by AVX2",
-    "batches-amx": "as `batches`, on a CPU with AMX",
+    "batches-amx": "as `batches`, on a CPU with AMX, SmolLM2 in a run of its own",
     "batches": "`python -m benchmarks.batches MODELS/lm/1`, several at once",
     "rpc": "`python -m benchmarks.rpc`",
     "console": f"`python -m benchmarks.console` {EARLIER}",
