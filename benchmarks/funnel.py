@@ -20,9 +20,8 @@ from logitsieve.api.results import Float64
 from logitsieve.heads.sketch import GRADES
 from logitsieve.index import Index, open_index
 from logitsieve.index_builder.contexts import open_contexts
+from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import LEVEL_COUNT
-
-GROUP = 16  # rows that are bounded together
 
 
 def main() -> None:
@@ -45,7 +44,7 @@ def counted(index: Index, path: Path) -> dict[str, Any]:
         head: Any = index.head("sketch", max_error=grade)
         read: Float64 = np.empty((len(contexts), LEVEL_COUNT + 1))
         assert groups_read(head._address, contexts, 1, read) < 0, "a context is refused"
-        read[:, :LEVEL_COUNT] *= GROUP
+        read[:, :LEVEL_COUNT] *= LANES
         left[f"sketch {grade:g}"] = read.mean(axis=0).tolist()
     return {"vocab_size": index.softmax.vocab_size, "contexts": len(contexts), "left": left}
 

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from benchmarks import plots, raw
-from benchmarks.funnel import GROUP, counted
+from benchmarks.funnel import counted
 from logitsieve.index import open_index
+from logitsieve.kernels.simd.lanes import LANES
 from tests.synthetic import make_hidden, make_softmax, write_heads
 
 
@@ -14,7 +15,7 @@ def test_fewer_rows_are_left_after_each_level_and_by_each_looser_grade(tmp_path:
     np.save(tmp_path / "contexts.npy", make_hidden(20))
     index = open_index(write_heads(tmp_path / "lm" / "1", make_softmax(), "sketch"))
     found = counted(index, tmp_path / "contexts.npy")
-    whole = -(-index.vocab_size // GROUP) * GROUP
+    whole = -(-index.vocab_size // LANES) * LANES
     for left in found["left"].values():
         assert whole >= left[0] >= left[1] >= left[2]
         assert 1 <= left[3] <= whole

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from logitsieve.api.mask import packed
+from logitsieve.api.results import Int32
+
 
 class Masks:
     """A matcher with a mask of its own at each step."""
@@ -24,9 +27,8 @@ class Masks:
 
     def mask(self) -> np.ndarray:
         self.masks += 1
-        bits = np.zeros(-(-self.vocab_size // 32) * 32, np.uint8)
-        bits[list(self.now)] = 1
-        return np.packbits(bits, bitorder="little").view(np.int32)
+        words: Int32 = packed(np.isin(np.arange(self.vocab_size), self.now)[None])[0]
+        return words
 
     def forced(self) -> Sequence[int]:
         return self.now if self._forced else []

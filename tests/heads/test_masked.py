@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logitsieve.api.mask import packed
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Int32
 from logitsieve.heads import HEADS, Head
@@ -27,12 +28,6 @@ def mask_of(share: float, seed: int = 0) -> tuple[Int32, Bool]:
     bits = random.random((ROWS, SOFTMAX.vocab_size)) < share
     bits[np.arange(ROWS), random.integers(0, SOFTMAX.vocab_size, ROWS)] = True
     return packed(bits), bits
-
-
-def packed(bits: Bool) -> Int32:
-    words = np.zeros((len(bits), -(-bits.shape[1] // 32) * 32), np.bool_)
-    words[:, : bits.shape[1]] = bits
-    return np.packbits(words, axis=1, bitorder="little").view(np.int32)
 
 
 def expected(bits: Bool, k: int, logits: Any = LOGITS) -> Any:

@@ -85,6 +85,12 @@ class Decoder(ABC):
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """Return the engine for `k` ids of each of `rows` rows."""
 
+    def _for_engine(self, hidden_states: ArrayLike) -> Float32:
+        """Return arrays [B, D] as they are, since engines convert them; others by `_rows`."""
+        if type(hidden_states) is ndarray and hidden_states.ndim == 2:
+            return hidden_states
+        return self._rows(hidden_states)
+
     def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
         purpose = request.purpose(request.constraints is not None)
@@ -106,8 +112,7 @@ class Decoder(ABC):
         """
         if spec:
             check_keywords(ModelSpec, spec)
-        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:  # engines convert those
-            hidden_states = self._rows(hidden_states)
+        hidden_states = self._for_engine(hidden_states)
         k = whole("k", k, 1, self._most_ids)
         return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
 
@@ -142,8 +147,7 @@ class Decoder(ABC):
 
         `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
-        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:
-            hidden_states = self._rows(hidden_states)
+        hidden_states = self._for_engine(hidden_states)
         ready = Sampling.of(len(hidden_states), samples, options)
         return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 

@@ -15,7 +15,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.decoding.logit_edits import token_logits
 from logitsieve.decoding.normalizers import FULL, SKETCH, LogZ32, Normalizer, Query
-from logitsieve.decoding.sampler import DRAWS, MANY, Draws, listed_draws, redrawn
+from logitsieve.decoding.sampler import DRAWS, MANY, Draws, listed_draws, redrawn, to_drawing_head
 from logitsieve.decoding.shortlists import (
     Shortlist,
     left_by_filters,
@@ -41,8 +41,7 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
     refuse_more(how.samples, query.index.vocab_size)
     handed = query.head.name not in DRAWS
     if handed:
-        name = next(name for name in (SKETCH.name, FULL.name) if name in query.index.heads)
-        query = query.by(query.index.head(name))
+        query = to_drawing_head(query)
     query = query._replace(scale=how.scale)
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0:

@@ -115,10 +115,14 @@ class Query(NamedTuple):
         """Return the query to another head, under the mask."""
         return self._replace(head=self.masked(head))
 
+    @property
+    def mask(self) -> Int32 | None:
+        """The ids that rows may be answered, as `Edits` has them."""
+        return None if self.edits is None else self.edits.mask
+
     def masked(self, head: Head) -> Head:
         """Return the head under the mask, if there is one."""
-        mask = None if self.edits is None else self.edits.mask
-        return head if mask is None else head.masked(mask)
+        return head if self.mask is None else head.masked(self.mask)
 
     @property
     def plain(self) -> bool:
@@ -129,9 +133,7 @@ class Query(NamedTuple):
     def descriptor(self) -> Int64:
         """What kernels read W by, under the mask."""
         descriptor = self.index.softmax.descriptor
-        if self.edits is None or self.edits.mask is None:
-            return descriptor
-        return masked_by(descriptor, self.edits.mask)
+        return descriptor if self.mask is None else masked_by(descriptor, self.mask)
 
     def listed(self) -> ListedLogits:
         """Return the logits that the head scans, after edits, and all edited ones."""
@@ -249,7 +251,7 @@ class _Sampled(Normalizer):
 
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden_states = query.index.vocab_size, query.hidden_states
-        if query.edits is not None and query.edits.mask is not None:
+        if query.mask is not None:
             return quick_log_z(query).unbounded()  # a sample of all ids has few of those allowed
         if query.head.max_error < 1.0:  # it scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)

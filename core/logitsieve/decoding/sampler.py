@@ -315,12 +315,9 @@ def listed_draws(
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
-    masked = query.edits is not None and query.edits.mask is not None
-    fallback = (how.filtered or masked) and query.head.name not in DRAWS
+    fallback = (how.filtered or query.mask is not None) and query.head.name not in DRAWS
     if fallback:
-        names = SKETCH.name, FULL.name
-        name = next(name for name in names if name in query.index.heads)
-        query = query.by(query.index.head(name))
+        query = to_drawing_head(query)
     drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
     proven, handed = np.empty((2, len(query.hidden_states)), np.bool_)
     proven.fill(drawn.proven)
@@ -337,6 +334,12 @@ def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None)
     logits = token_logits(query.index.softmax, query.hidden_states, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
+
+
+def to_drawing_head(query: Query) -> Query:
+    """Return the query to the fastest head of the index that draws from all ids by their noise."""
+    name = next(name for name in (SKETCH.name, FULL.name) if name in query.index.heads)
+    return query.by(query.index.head(name))
 
 
 def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
+from logitsieve.api.mask import count_bits
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, Int32, TopK
 from logitsieve.heads._base.edits import Edits
@@ -129,8 +130,7 @@ class SketchHead(Head):
     def masked(self, mask: Int32) -> Self:
         """See `Head.masked`; errors of fewer rows average out less."""
         other = super().masked(mask)
-        allowed = np.maximum(np.bitwise_count(mask.view(np.uint32)).sum(axis=1), 1)
-        other._fewer = np.sqrt(self._vocab_size / allowed)
+        other._fewer = np.sqrt(self._vocab_size / np.maximum(count_bits(mask), 1))
         other._full = self._full.masked(mask)
         return other
 

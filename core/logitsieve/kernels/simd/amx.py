@@ -25,9 +25,9 @@ from logitsieve.kernels.simd.lanes import (
     shuffle,
     vector_at,
 )
-from logitsieve.kernels.simd.pointers import LINE
 
 AMX = cpu_has("amx-int8") and cpu_has("avx512vnni")  # and a query's planes are bytes
+LINE = 64  # bytes of a line of a tile
 TILE_BYTES = 16 * LINE
 CONFIGURED = 64  # bytes of what says how large each tile is
 PALETTE, LINE_BYTES_AT, LINES_AT = 0, 16, 48  # places in them

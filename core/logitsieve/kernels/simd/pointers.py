@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import emits, inline
 
-LINE = 64  # bytes of a cache
+CACHE_LINE = 64  # bytes; the sources of kernels alone name the folder of their machine code
 
 
 @intrinsic
@@ -69,7 +69,7 @@ def _address_of(builder, start):
 @inline
 def aligned(start):
     """Return the first place from `start` on at which a cache line begins."""
-    return shift(start, (-_address_of(start) & LINE - 1) // 8)
+    return shift(start, (-_address_of(start) & CACHE_LINE - 1) // 8)
 
 
 @inline

@@ -14,6 +14,7 @@ from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.amx import (
     AMX,
     CONFIGURED,
+    LINE,
     LINE_BYTES_AT,
     LINES_AT,
     PALETTE,
@@ -31,7 +32,6 @@ from logitsieve.kernels.simd.amx import (
 from logitsieve.kernels.simd.dots import four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, prefetch_second, store
 from logitsieve.kernels.simd.pointers import (
-    LINE,
     aligned,
     as_float32,
     as_int8,
@@ -47,10 +47,10 @@ from logitsieve.kernels.sketch.levels import (
     FIRST_SCALE,
     HEAD_SCALE,
     LEVEL_COUNT,
-    LEVEL_EXTRA,
     NUMBER_COUNT,
     coarse_numbers,
     coarse_size,
+    group_numbers,
     number_lanes,
     sizes_of,
 )
@@ -155,7 +155,7 @@ def add_query(descriptor, batch, q, coded):
     tail, total = shift(coded.rotated, descriptor[COARSE_WIDTH]), 0
     for i in range(batch.steps):
         line, own = shift(codes, TILE_BYTES * i + LINE * place), shift(tail, LINE * i)
-        for d in range(LINE):  # as `spread_bits` has coordinates
+        for d in range(LINE):  # as `spread_bit` has coordinates
             line[32 * (d // 32) + 4 * (d % 8) + d % 32 // 8] = np.int8(own[d])
             total += int(own[d])
     begin = (int(coded.factors[TAIL_TOTAL]) - total) // 2
@@ -243,9 +243,8 @@ def fill_level(sketch, batch, place, kind, first, last, step):
     size, bits = batch.steps * TILE_BYTES, 0 if kind <= MIDDLE else 1 if kind <= TO_MIDDLE else 2
     codes, group_bytes = _codes_at(sketch, place)
     for group in range(first, last):
-        numbers = as_uint16(row_of(codes, group + 1, group_bytes))
-        own = shift(numbers, -LANES * LEVEL_EXTRA // 2)
-        _store_numbers(sketch, batch, FIRST_SCALE + 2 * place, group - first, own)
+        numbers = group_numbers(codes, group_bytes, group)
+        _store_numbers(sketch, batch, FIRST_SCALE + 2 * place, group - first, numbers)
     for group in range(first, last, AT_ONCE):
         for i in range(AT_ONCE):
             out = shift(batch.rows, i * size)

@@ -3,18 +3,15 @@
 import numpy as np
 
 from logitsieve.kernels.compile import inline
-from logitsieve.kernels.simd.amx import TILE_BYTES, load_floats, load_sums
+from logitsieve.kernels.simd.amx import LINE, TILE_BYTES, load_floats, load_sums
 from logitsieve.kernels.simd.byte_lanes import join_planes
 from logitsieve.kernels.simd.lanes import LANES, load, store, zeros32
 from logitsieve.kernels.simd.masks import lanes_not_below
-from logitsieve.kernels.simd.pointers import LINE
 from logitsieve.kernels.sketch.batch import PAIRS, QUERIES, TILE
 from logitsieve.kernels.sketch.bounds import base_bounds, biases_of, store_base, store_ends
 from logitsieve.kernels.sketch.levels import (
     AHEAD,
-    FIRST_SCALE,
     HEAD_SCALE,
-    MIDDLE_SCALE,
     coarse_level,
     coarse_size,
     length_bounds,
@@ -51,17 +48,13 @@ def pass_batch(sketch, batch, query, tile, q, first, last, step, threshold, summ
         tile.read[slot] = mask
         zeroth += mask != 0
         if alone:
-            sums = more_sums(batch, one, q, 0, slot, sums)
-            bounds = level_bounds(one, query, sums, base, _numbers_of(batch, FIRST_SCALE, slot))
-            if summed and mask != 0:
-                ends = bounds
+            sums, bounds = _bounds_by(batch, one, query, q, 0, slot, sums, base)
+            ends = bounds if summed and mask != 0 else ends
             mask &= lanes_not_below(bounds[1], threshold)
         once += mask != 0
         if both:
-            sums = more_sums(batch, two, q, 1, slot, sums)
-            bounds = level_bounds(two, query, sums, base, _numbers_of(batch, MIDDLE_SCALE, slot))
-            if summed and mask != 0:
-                ends = bounds
+            sums, bounds = _bounds_by(batch, two, query, q, 1, slot, sums, base)
+            ends = bounds if summed and mask != 0 else ends
             mask &= lanes_not_below(bounds[1], threshold)
         tile.masks[slot], tile.left[count] = mask, group
         if mask != 0:
@@ -75,6 +68,14 @@ def pass_batch(sketch, batch, query, tile, q, first, last, step, threshold, summ
         if summed:
             store_ends(tile, slot, *ends)
     return done, zeroth, once, count
+
+
+@inline
+def _bounds_by(batch, level, query, q, place, slot, sums, base):
+    """Return the sums of a group by a level, and its bounds."""
+    sums = more_sums(batch, level, q, place, slot, sums)
+    numbers = _numbers_of(batch, level.scale, slot)
+    return sums, level_bounds(level, query, sums, base, numbers)
 
 
 @inline

@@ -22,7 +22,7 @@ import numpy as np
 
 from logitsieve.kernels.compile import inline
 from logitsieve.kernels.simd.lanes import LANES, multiply_add, prefetch, splat32
-from logitsieve.kernels.simd.pointers import as_uint16, shift
+from logitsieve.kernels.simd.pointers import CACHE_LINE, as_uint16, shift
 from logitsieve.kernels.simd.shorts import load_shorts
 from logitsieve.kernels.simd.tables import (
     CHUNK_BYTES,
@@ -45,7 +45,6 @@ NUMBERS = (
 ) = range(8)  # fmt: skip
 NUMBER_COUNT = len(NUMBERS)
 STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
-LINE = 64  # bytes
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
 FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
 
@@ -128,11 +127,11 @@ def add_planes(sketch, level, tables, sums, group, ahead):
         for first in range(0, chunks, CHUNKS_AT_ONCE):
             bits = zero_bits()
             for pair in range(first // 2, min(first + CHUNKS_AT_ONCE, chunks) // 2):
-                prefetch(ahead, place + 2 * LINE * pair)
-                prefetch(ahead, place + 2 * LINE * pair + LINE)
+                prefetch(ahead, place + 2 * CACHE_LINE * pair)
+                prefetch(ahead, place + 2 * CACHE_LINE * pair + CACHE_LINE)
                 bits = add_bits(bits, shift(rows, place), tables, pair)
             sums += total_of_bits(bits)
-    prefetch(ahead, level.size - LINE)
+    prefetch(ahead, level.size - CACHE_LINE)
     return sums
 
 
@@ -149,14 +148,19 @@ def coarse_level(sketch, size):
 
 @inline
 def prefetch_group(level, group):
-    for place in range(0, level.size, LINE):
+    for place in range(0, level.size, CACHE_LINE):
         prefetch(level.codes, group * level.size + place)
 
 
 @inline
 def coarse_numbers(sketch, group):
-    codes = LANES * sketch.coarse_width
-    return as_uint16(shift(sketch.coarse, group * coarse_size(sketch) + codes))
+    return group_numbers(sketch.coarse, coarse_size(sketch), group)
+
+
+@inline
+def group_numbers(codes, size, group):
+    """Return the two numbers of each row of a group, which end its `size` bytes."""
+    return as_uint16(shift(codes, (group + 1) * size - LANES * LEVEL_EXTRA))
 
 
 @inline
@@ -185,7 +189,7 @@ def bounds_by(scales, rests, sums, error, rest, base):
 @inline
 def level_numbers(sketch, level, group):
     """Return the scales and the norms of a group's rows by a level."""
-    numbers = as_uint16(shift(level.codes, (group + 1) * level.size - LANES * LEVEL_EXTRA))
+    numbers = group_numbers(level.codes, level.size, group)
     scales = number_lanes(sketch, numbers, 0, level.scale)
     return scales, number_lanes(sketch, numbers, LANES, level.scale + 1)
 

@@ -31,7 +31,7 @@ from logitsieve.kernels.simd.masks import (
     without,
 )
 from logitsieve.kernels.simd.pointers import (
-    LINE,
+    CACHE_LINE,
     as_float32,
     as_int32,
     as_int64,
@@ -133,7 +133,7 @@ def sieved_of(descriptor, start, q, groups, limit, keep):
 @inline
 def sieving_size(descriptor, count, groups, limit, keep):
     """Return the float64 values of scratch for some queries."""
-    return size_of(_batch_of(descriptor, nowhere(), groups, count, limit, keep)) + LINE // 8
+    return size_of(_batch_of(descriptor, nowhere(), groups, count, limit, keep)) + CACHE_LINE // 8
 
 
 @inline
@@ -244,7 +244,7 @@ def _sieve_tile(
         later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
         slot = group - first
         sums = load(tile.sums, LANES * slot)
-        if batch.ready[2] != 0:
+        if AMX and batch.ready[2] != 0:
             sums = more_sums(batch, level, q, 2, slot, sums)
         else:
             sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)

@@ -38,7 +38,7 @@ from logitsieve.kernels.simd.lanes import (
     splat32,
 )
 from logitsieve.kernels.simd.masks import lanes_below, lanes_not_below, lowest_bit
-from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
+from logitsieve.kernels.simd.pointers import CACHE_LINE, keep_alive, pointer, shift
 from logitsieve.kernels.topk.allowed import (
     allowed_of,
     any_allowed,
@@ -71,7 +71,6 @@ LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
 # Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
-CACHE_LINE = 64  # bytes
 ROWS_A_CALL = 16  # multiplied with the codes of a few queries
 ALONE_CHUNK = 4 * CHUNK  # rows of all for one query, so that each of its four streams is long
 ONE = np.int64(1)
