@@ -85,12 +85,6 @@ class Decoder(ABC):
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """Return the engine for `k` ids of each of `rows` rows."""
 
-    def _for_engine(self, hidden_states: ArrayLike) -> Float32:
-        """Return arrays [B, D] as they are, since engines convert them; others by `_rows`."""
-        if type(hidden_states) is ndarray and hidden_states.ndim == 2:
-            return hidden_states
-        return self._rows(hidden_states)
-
     def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
         purpose = request.purpose(request.constraints is not None)
@@ -112,7 +106,7 @@ class Decoder(ABC):
         """
         if spec:
             check_keywords(ModelSpec, spec)
-        hidden_states = self._for_engine(hidden_states)
+        hidden_states = _for_engine(self, hidden_states)
         k = whole("k", k, 1, self._most_ids)
         return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
 
@@ -147,7 +141,7 @@ class Decoder(ABC):
 
         `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
         """
-        hidden_states = self._for_engine(hidden_states)
+        hidden_states = _for_engine(self, hidden_states)
         ready = Sampling.of(len(hidden_states), samples, options)
         return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 
@@ -175,3 +169,13 @@ class Decoder(ABC):
         hidden_states = self._rows(hidden_states)
         ready = Beams.of(len(hidden_states), scores, beams_in, beams_out, options)
         return self._answer(options, BeamStepRequest(hidden_states, ready, constraints=constraints))
+
+
+def _for_engine(decoder: Decoder, hidden_states: ArrayLike) -> Float32:
+    """Return arrays [B, D] as they are, since engines convert them; others by `_rows`.
+
+    No method: asynchronous clients have the methods of `Decoder`, but not this base class.
+    """
+    if type(hidden_states) is ndarray and hidden_states.ndim == 2:
+        return hidden_states
+    return decoder._rows(hidden_states)
