@@ -216,7 +216,7 @@ def main() -> None:
         racing |= {name: Clocked(local, spec) for name, spec in points.items()}
         if options.also:
             racing[WITHOUT_TARGET] = Clocked(LocalDecoder(open_index(options.also)), {})
-        searches[f"beam {beams}"] = _search(module, model, pairs, racing, beams)
+        searches[f"beam {beams}"] = search(module, model, pairs, racing, beams)
     raw.write(options.out, {"machine": describe(), "index": index.digest, "searches": searches})
 
 
@@ -243,9 +243,10 @@ def capture(module: Any, model: Any, folder: Path, out: Path) -> None:
     np.savez(out, W=weight, b=bias, H_fit=fit, H_heldout=heldout)
 
 
-def _search(
+def search(
     module: Any, model: Any, pairs: Any, racing: dict[str, Clocked], beams: int
 ) -> dict[str, Any]:
+    """BLEU, time and likeness to `full`, one of `racing`, of each."""
     from sacrebleu import corpus_bleu
 
     found: dict[str, list[tuple[int, ...]]] = {name: [] for name in racing}

@@ -75,7 +75,7 @@ def capture(
         ]
         padded_BT = pad_sequence(targets, batch_first=True, padding_value=module.PAD)
         memory, mask = model.encode(model.batch([source for source, _ in batch]))
-        hidden_BTD = model.hidden_states(padded_BT, memory, mask)
+        hidden_BTD = model.hidden(padded_BT, memory, mask)
         found += [hidden_BTD[row, : len(ids)].half() for row, ids in enumerate(targets)]
         progress(stage, min(start + SENTENCES, len(pairs)), len(pairs))
     return torch.cat(found).numpy()

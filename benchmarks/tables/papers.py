@@ -73,6 +73,7 @@ COLUMNS = {
     "p1": "P@1",
     "p5": "P@5",
     "candidates": "candidates",
+    "same_as_exact": "as by `full`",
     "us_per_row": "µs a row",
     "cpu_us": "CPU µs a row",
     "ms": "CPU ms a step",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import raw
-from benchmarks.papers import learning_to_screen, lsh_softmax, rf_softmax
+from benchmarks.papers import lsh_softmax, rf_softmax
 from benchmarks.papers import runs as measuring
 from benchmarks.papers.__main__ import PAPERS
 from benchmarks.papers.classification import Prototypes, RowAdam, classifiers, packages, synsets
@@ -125,14 +125,6 @@ def test_packages_have_sources_words_and_first_alternatives() -> None:
     lists = f"{first}Depends: libc6 (>= 2.34), x11:any | wayland, libc6\n\nPackage: b\n\n"
     words = ["a", "lib", "libs", "real", "time", "library"]
     assert packages(lists) == [("a", words, ["libc6", "x11"]), ("b", ["b"], [])]
-
-
-def test_bleu_is_of_four_grams_with_a_penalty_for_short_lines() -> None:
-    line = ["a", "b", "c", "d", "e"]
-    assert learning_to_screen.bleu([line], [line]) == pytest.approx(100)
-    assert learning_to_screen.bleu([line[:4]], [line]) == pytest.approx(100 * exp(1 - 5 / 4))
-    precise = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
-    assert learning_to_screen.bleu([[*line[:4], "x"]], [line]) == pytest.approx(100 * precise)
 
 
 def test_every_request_of_a_walking_decoder_goes_to_the_graph(tmp_path: Path) -> None:
