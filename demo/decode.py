@@ -15,7 +15,7 @@ from logitsieve.api.results import Float32, Int32
 from logitsieve.client.beam_search import beam_search
 from logitsieve.training.vocabulary import END, Vocabulary
 
-HEADS = ("full", "sketch", "screen")
+HEADS = ("full", "sketch", "screen", "svd", "lsh")
 
 # Spacing around punctuation, applied in order to text with spaces between all tokens.
 JOINS = (

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from demo.contexts import three_texts, windows
+from demo.decode import HEADS
 from demo.excerpt import EXCERPT, read_paragraphs
 from demo.run import Demo, next_version
 from demo.serving import NotServing, serving
@@ -137,7 +138,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert max(map(len, said.partition("Done in")[0].splitlines())) <= 100
     assert not listens(int(ADDRESS.search(said)[1]))  # type: ignore[index]
     index = open_index(options.folder / "2")
-    assert set(index.heads) == {"full", "sketch", "screen"}
+    assert set(index.heads) == set(HEADS)
     assert index.vocabulary == WORDS
     left = {path.name for path in options.folder.iterdir()}
     assert left == {"1", "2", "contexts.npy", "heldout.npy", "prompts.npy"}
