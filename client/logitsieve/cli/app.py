@@ -46,11 +46,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "train": Entry("Train", "Train a language model, with a loss of your choice.", "training"),
     "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
-    "build": Entry(
-        "Build",
-        "Turn a softmax matrix and contexts into an index: screens (L2S), LSH tables, SVD.",
-        "builder",
-    ),
+    "build": Entry("Build", "Make an index of a softmax: screens (L2S), LSH, SVD.", "builder"),
     "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
     "evaluate": Entry("Inspect", "Measure a head's precision and speed on contexts.", "builder"),
     "compare": Entry("Inspect", "Measure the divergence of a GGUF model from another.", "builder"),
