@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_109,
-    "lines of core/": 20_922,
-    "lines of tests/": 45_377,
+    "lines of source": 48_113,
+    "lines of core/": 20_926,
+    "lines of tests/": 45_370,
     "lines of tools/": 4_670,
-    "lines of benchmarks/": 7_908,
+    "lines of benchmarks/": 7_847,
 }
 LONGEST = 70  # lines of a function of the source
 
