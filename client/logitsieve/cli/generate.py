@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,15 +38,72 @@ if TYPE_CHECKING:
 DENSE, SKETCH = "dense", "sketch"
 DENSE_ANSWERS = "llama.cpp's own head answers."
 SOFTCAPPED = f"No index is made, as the model caps its logits: {DENSE_ANSWERS}"
-MAX_ERROR = (
-    "The largest chance that the head sketch takes a token that is not the best: 0 (a proof) or"
-    " more, below 1; 1e-15 if absent."
-)
 TOGETHER = "\nMore than {} texts at once are continued by all rows."
 
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed", "watermark_key")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "penalized")
 SETTINGS = (*DRAWS, *PENALTIES, "guidance_scale", "negative_prompt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """What answers for a model's output layer, on how many threads, and what runs the rest."""
+
+    index: Path | None = flag(
+        None,
+        "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
+        " made in the background, and kept in ~/.cache/logitsieve.",
+        callback=index_folder,
+    )
+    head: str = flag(
+        "",
+        "A head of the index, at its stored knobs, by default sketch; dense is llama.cpp's own, and"
+        " makes no index.",
+    )
+    max_error: float | None = flag(
+        None,
+        "The largest chance that the head sketch takes a token that is not the best: 0 (a proof) or"
+        " more, below 1; 1e-15 if absent.",
+    )
+    threads: int | None = llama_threads()
+    engine: EngineName = flag("auto", ENGINE)
+
+    def model(self, path: Path) -> GgufModel:
+        """Read the model's header; InvalidRequest for options that do not fit, or an index."""
+        from logitsieve.index.reader import read_contents
+        from logitsieve.llamacpp import GgufModel
+
+        if self.index is None and self.head not in ("", SKETCH, DENSE):
+            allowed = f"{SKETCH}, {DENSE}; others with their --index"
+            raise InvalidRequest("head", repr(self.head), allowed)
+        if asked_max_error(self.max_error) is not None and self.head not in ("", SKETCH):
+            raise InvalidRequest("max_error", self.max_error, f"none beside the head {self.head!r}")
+        gguf = GgufModel(path)
+        if self.index is not None:
+            made, model = read_contents(self.index).manifest, gguf.matrix.shape
+            if (made.vocab_size, made.dim) != model:
+                got = f"{self.index}: V = {made.vocab_size}, D = {made.dim}"
+                raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
+        return gguf
+
+    @contextmanager
+    def attached(self, context: LlamaContext, threads: int, *, dense: bool) -> Iterator[Handover]:
+        """Attach the head to a context: llama.cpp's own if `dense`, or until an index is made."""
+        from logitsieve.cli.background import index_of_cache, warm_decoder
+        from logitsieve.client.llamacpp import attach
+
+        head, decoder, making = DENSE, None, None
+        if self.index is not None and not dense:
+            decoder = warm_decoder(self.index, threads)
+            head = head_of(decoder, self.head)
+        elif not dense:
+            decoder, making = index_of_cache(context.gguf, threads, self.engine)
+            head = DENSE if decoder is None else SKETCH
+        spec = ModelSpec(head=head)
+        if self.max_error is not None:
+            spec["max_error"] = self.max_error
+        with making or nullcontext(), attach(context, decoder, **spec) as attached:
+            yield Handover(attached, decoder, making, spec, threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +126,6 @@ class GenerateOptions:
         False, "The prompt is a user's message, for the model's chat template.", "--chat"
     )
     system: str | None = flag(None, "The system's message before it, with --chat.")
-    index: Path | None = flag(
-        None,
-        "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
-        " made in the background, and kept in ~/.cache/logitsieve.",
-        callback=index_folder,
-    )
-    head: str = flag(
-        "",
-        "A head of the index, at its stored knobs, by default sketch; dense is llama.cpp's own, and"
-        " makes no index.",
-    )
-    max_error: float | None = flag(None, MAX_ERROR)
     wait: bool = flag(
         False, "After the text, wait for the index that is made in the background.", "--wait"
     )
@@ -144,8 +189,6 @@ class GenerateOptions:
         " For one prompt.",
         "--lookup",
     )
-    threads: int | None = llama_threads()
-    engine: EngineName = flag("auto", ENGINE)
 
     def prompts(self) -> tuple[str, ...]:
         if bool(self.prompt) == (self.file is not None):
@@ -185,7 +228,7 @@ class GenerateOptions:
         return {"grammar": grammars.regex(self.regex or "").matcher}
 
 
-def command(options: GenerateOptions, as_json: AsJson = False) -> None:
+def command(options: GenerateOptions, heads: HeadOptions, as_json: AsJson = False) -> None:
     """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
 
     llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
@@ -195,8 +238,7 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
 
     Example: logitsieve generate -m lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """
-    from logitsieve.cli.background import index_of_cache, warm_decoder
-    from logitsieve.client.llamacpp import PromptLookup, attach
+    from logitsieve.client.llamacpp import PromptLookup
     from logitsieve.llamacpp import chat_prompt, open_context
 
     settings, given = options.settings(), options.prompts()
@@ -204,12 +246,12 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
         raise InvalidRequest("logprobs", "text output", "--logprobs with --json")
     if options.system is not None and not options.chat:
         raise InvalidRequest("system", repr(options.system), "--system with --chat")
-    threads = options.threads or idle_cores()
+    threads = heads.threads or idle_cores()
     size: dict[str, Any] = {"positions": options.ctx_size, "threads": threads}
-    gguf = model_for(options.model, options.index, options.head, options.max_error)
+    gguf = heads.model(options.model)
     sequences = len(given) * (1 if options.guidance_scale in (None, 1) else 2)
-    with open_context(gguf, options.engine, sequences=sequences, **size) as context:
-        say_engine(context, options.engine)
+    with open_context(gguf, heads.engine, sequences=sequences, **size) as context:
+        say_engine(context, heads.engine)
         settings |= options.grammar(context)
         prompts = given
         if options.chat:
@@ -217,41 +259,13 @@ def command(options: GenerateOptions, as_json: AsJson = False) -> None:
             if options.negative_prompt is not None:
                 negative = chat_prompt(context, options.negative_prompt, options.system)
                 settings["negative_prompt"] = negative
-        head, decoder, making = options.head, None, None
-        if head == DENSE or (options.index is None and _only_dense(context, settings)):
-            head = DENSE
-        elif options.index is not None:
-            decoder = warm_decoder(options.index, threads)
-            head = head_of(decoder, head)
-        else:
-            decoder, making = index_of_cache(context.gguf, threads, options.engine)
-            head = DENSE if decoder is None else SKETCH
-        spec = spec_of(head, options.max_error)
-        with making or nullcontext(), attach(context, decoder, **spec) as attached:
-            handover = Handover(attached, decoder, making, spec, threads)
-            if making is not None and options.threads is None:
+        dense = heads.head == DENSE or (heads.index is None and _only_dense(context, settings))
+        with heads.attached(context, threads, dense=dense) as handover:
+            if handover.making is not None and heads.threads is None:
                 context.use_threads(max(1, threads - 1))  # a core for the index
             drafter = PromptLookup() if options.lookup else None
-            generation = attached.generate(prompts, drafter=drafter, **settings)
+            generation = handover.attached.generate(prompts, drafter=drafter, **settings)
             _show(generation, given, handover, options, as_json)
-
-
-def model_for(path: Path, index: Path | None, head: str, max_error: float | None) -> GgufModel:
-    """Read the model's header; InvalidRequest for options that do not fit, or an index."""
-    from logitsieve.index.reader import read_contents
-    from logitsieve.llamacpp import GgufModel
-
-    if index is None and head not in ("", SKETCH, DENSE):
-        raise InvalidRequest("head", repr(head), f"{SKETCH}, {DENSE}; others with their --index")
-    if asked_max_error(max_error) is not None and head not in ("", SKETCH):
-        raise InvalidRequest("max_error", max_error, f"none beside the head {head!r}")
-    gguf = GgufModel(path)
-    if index is not None:
-        made, model = read_contents(index).manifest, gguf.matrix.shape
-        if (made.vocab_size, made.dim) != model:
-            got = f"{index}: V = {made.vocab_size}, D = {made.dim}"
-            raise InvalidRequest("index", got, f"the model's, V = {model[0]}, D = {model[1]}")
-    return gguf
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
@@ -308,28 +322,28 @@ class Handover:
         threads: int,
     ) -> None:
         self.head, self.decoder = spec["head"], decoder
-        self._attached, self._making = attached, making
+        self.attached, self.making = attached, making
         self._spec, self._threads = spec, threads
         self._before: GenerationCost | None = None  # at the handover
 
     def follow(self, counts: GenerationCost) -> None:
-        making = self._making
+        making = self.making
         if making is None or (making.decoder is None and not making.error):
             return
-        self._making = None
-        self._attached.context.use_threads(self._threads)
+        self.making = None
+        self.attached.context.use_threads(self._threads)
         if making.decoder is None:
             self._say(f"No index could be made: {making.error}")
             return
         self.decoder, self.head = making.decoder, SKETCH
         self._spec = {**self._spec, "head": SKETCH}
-        self._attached.swap(making.decoder, **self._spec)
+        self.attached.swap(making.decoder, **self._spec)
         self._before = replace(counts)
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
     def end(self, wait: bool) -> None:
         """Print the state of an unused index; perhaps `wait` for it."""
-        making = self._making
+        making = self.making
         if making is None:
             return
         if wait:
@@ -345,11 +359,11 @@ class Handover:
         """Return the speeds before and after the handover, with `texts` texts at once."""
         if self._before is None or self._before.tokens == counts.tokens:
             return self._cost(counts, texts)
-        own = _dense(self._before, self._attached.context.gguf.vocab_size)
+        own = _dense(self._before, self.attached.context.gguf.vocab_size)
         return f"{own}; then {self._cost(_less(counts, self._before), texts)}"
 
     def _cost(self, counts: GenerationCost, texts: int) -> str:
-        vocab_size = self._attached.context.gguf.vocab_size
+        vocab_size = self.attached.context.gguf.vocab_size
         if self.decoder is None or self.head == DENSE:
             return _dense(counts, vocab_size)
         scanned = counts.scanned / counts.tokens
@@ -378,10 +392,6 @@ def head_of(decoder: LocalDecoder, asked: str) -> str:
     if chosen not in heads:
         raise InvalidRequest("head", chosen, ", ".join((*heads, DENSE)))
     return chosen
-
-
-def spec_of(head: str, max_error: float | None) -> ModelSpec:
-    return ModelSpec(head=head) if max_error is None else ModelSpec(head=head, max_error=max_error)
 
 
 def _less(counts: GenerationCost, before: GenerationCost) -> GenerationCost:
