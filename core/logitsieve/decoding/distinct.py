@@ -67,7 +67,7 @@ def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dr
     """Draw from all ids by the best ones and the noise of others."""
     index, rows, count = query.index, len(query.hidden_states), how.samples
     descriptor = query.descriptor
-    best, _ = needed_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))
+    best = needed_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))[0]
     ids, noisy = np.empty((rows, count), np.int32), np.empty((rows, count))
     scanned, edits = np.empty(rows, np.int32), (query.edits or no_edits(rows)).arrays
     draw = partial(

@@ -154,11 +154,12 @@ class LocalEngine(EngineBase):
         return SampleReply(draws.ids, draws.log_probs, draws.perturbed, answer)
 
     def _query(self, request: Request[Any]) -> Query:
-        hidden_states, edits = ready_hidden(request.hidden_states, self._index.dim), None
-        if request.constraints is not None:
-            edits = open_edits(self._index.softmax, request.constraints, hidden_states)
-        query = Query(self._index, self.answering, hidden_states, edits, width=self.width)
-        return query.by(self.answering)
+        hidden_states = ready_hidden(request.hidden_states, self._index.dim)
+        query = Query(self._index, self.answering, hidden_states, width=self.width)
+        if request.constraints is None:
+            return query
+        edits = open_edits(self._index.softmax, request.constraints, hidden_states)
+        return query._replace(edits=edits).by(self.answering)
 
     def _beam_step(self, request: BeamStepRequest) -> BeamStepReply:
         started, normalizer = perf_counter_ns(), self._stepping

@@ -38,10 +38,7 @@ from logitsieve.decoding.shortlists import (
     listed_with_log_z,
     needed_best,
     no_floors,
-    selected_best,
-    selects,
     shortlist,
-    unknown_log_z,
 )
 from logitsieve.heads._base.edits import no_edits
 from logitsieve.heads._base.head import refuse_first
@@ -130,13 +127,13 @@ def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
     if not query.plain or normalizer not in (None, APPROXIMATE):
         return False
     k = min(BEST, query.index.vocab_size)
-    return query.head.estimates_at(query.scale, k) and selects(query, k)
+    rows = len(query.hidden_states)
+    return query.head.estimates_at(query.scale, k) and query.head.selects(k, rows)
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if they hold all that filters leave."""
-    best, _ = needed_best(query, how._replace(samples=0), BEST)
-    log_z = LogZ(unknown_log_z(len(best.ids)), query.scale)
+    best, _, log_z = needed_best(query, how._replace(samples=0), BEST)
     lists, lengths = left_by_filters(best, log_z, how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
     return redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
@@ -185,11 +182,12 @@ def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
 
 def _by_best(query: Query, how: Sampling) -> Draws:
     """Draw from all by the best ids and the noise of others, without log-probabilities."""
-    noisy = how.samples <= FEW_SAMPLES and selects(query, min(BEST, query.index.vocab_size))
+    k, rows = min(BEST, query.index.vocab_size), len(query.hidden_states)
+    noisy = how.samples <= FEW_SAMPLES and query.head.selects(k, rows)
     listing = how if noisy else how._replace(samples=0)
     few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
-    best, floors = needed_best(query, listing, FEW_BEST if few else BEST)
-    ids, provenance = _beyond(query, how, best, floors, unknown_log_z(len(best.ids)))
+    best, floors, log_z = needed_best(query, listing, FEW_BEST if few else BEST)
+    ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     draws = _unscored(ids, provenance)
     if not how.filtered:
         return draws
@@ -231,9 +229,8 @@ def _far_redrawn(
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
     """Draw like `_by_best`, with log-probabilities by the head's own log Z."""
-    k = min(BEST, query.index.vocab_size)
     # Its largest terms make an estimate of log Z, whatever the noise.
-    best, floors, log_z = selected_best(query, how._replace(samples=0), k, summed=True)
+    best, floors, log_z = needed_best(query, how._replace(samples=0), BEST, summed=True)
     ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)

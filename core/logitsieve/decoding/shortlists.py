@@ -39,7 +39,7 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     (min-p). Top-k leaves exactly k, ties by the lower id.
     """
     most = 1 if how.temperature == 0.0 else how.top_k
-    best, _ = needed_best(query, how.listing(), most)
+    best = needed_best(query, how.listing(), most)[0]
     wanted = _lengths(best)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
     cut_lists(offsets_of(wanted), logits, how.scale, *how.filters, lengths)
@@ -57,36 +57,24 @@ def left_by_filters(best: BestLogits, log_z: LogZ, how: Sampling) -> tuple[Short
     return _cut(best, np.maximum(lengths, 1)), lengths
 
 
-def selects(query: Query, k: int) -> bool:
-    """Return True if the query's head is a sketch that finds k best ids as far as draws need."""
-    head = query.head
-    if not (isinstance(head, SketchHead) and head.quick_best):  # on a GPU it is not
-        return False
-    return head.selects(k, len(query.hidden_states))
-
-
-def needed_best(query: Query, how: Sampling, most: int) -> tuple[BestLogits, Float64]:
-    """Return the best ids, up to `most` (0: all), and floors [B] of their logits.
+def needed_best(
+    query: Query, how: Sampling, most: int, *, summed: bool = False
+) -> tuple[BestLogits, Float64, LogZ]:
+    """Return the best ids, up to `most` (0: all), floors [B] of their logits, and log Z.
 
     An id below a floor may be missing: neither do filters leave it nor does it win, unless by much
-    noise.
+    noise. Nothing is known of log Z, unless a head that `selects` so many ids has `summed` it.
     """
-    k = min(most or query.index.vocab_size, query.index.vocab_size)
-    if not query.plain or not selects(query, k):
-        return listed_best(query, most), no_floors(len(query.hidden_states))
-    return selected_best(query, how, k)[:2]
-
-
-def selected_best(
-    query: Query, how: Sampling, k: int, *, summed: bool = False
-) -> tuple[BestLogits, Float64, LogZ]:
-    """Return `needed_best` of a head that `selects` k; if `summed`, also its estimate of log Z."""
+    rows, k = len(query.hidden_states), min(most or query.index.vocab_size, query.index.vocab_size)
+    unknown = LogZ(unknown_log_z(rows), query.scale)
+    if not query.plain or not query.head.selects(k, rows):
+        return listed_best(query, most), no_floors(rows), unknown
     head = cast(SketchHead, query.head)
     best, floors = head.needed(
         query.hidden_states, k, how, query.scale, query.index.first_id, summed=summed
     )
     found, log_z = found_by(head, best, query.scale, summed)
-    return found, floors, log_z
+    return found, floors, log_z if summed else unknown
 
 
 def listed_best(query: Query, most: int) -> BestLogits:

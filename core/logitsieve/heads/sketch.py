@@ -152,8 +152,8 @@ class SketchHead(Head):
         return self.estimates_log_z and few and (scale <= MOST_SCALE or k >= LEAST_BEST)
 
     def selects(self, k: int, rows: int) -> bool:
-        """Return True if `needed` is the fastest way to the k best rows of so many contexts."""
-        return rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
+        few = rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
+        return self.quick_best and few  # on a GPU it has no such way
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.

@@ -290,6 +290,10 @@ class Head(ABC):
         assert self._fallback
         return replace_rows(listed, short, self._fallback.candidates(hidden_states[short], k))
 
+    def selects(self, k: int, rows: int) -> bool:
+        """Return True if `needed` is the fastest way to the k best ids of so many contexts."""
+        return False
+
     def estimates_at(self, scale: float, k: int) -> bool:
         """Return True if `best_with_log_z` estimates log Z of all e^{scale x} beside k rows."""
         return self.estimates_log_z and scale == 1.0
