@@ -66,17 +66,6 @@ def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
     return (int(rows[twice[0]]), int(ids[twice[0]])) if twice.size else None
 
 
-class Bounds(NamedTuple):
-    """Proven bounds of all logits for one row of hidden_states."""
-
-    ids: Int32  # [S] rows computed exactly
-    logits: Float32  # [S] their logits
-    lower: Float32  # [V] no logit is below its lower, which is a computed logit itself
-    upper: Float32  # [V] no logit exceeds its upper
-    log_z_low: float  # log Z of the full softmax lies between these
-    log_z_high: float
-
-
 class RowRange(NamedTuple):
     """Consecutive rows of the vocabulary."""
 

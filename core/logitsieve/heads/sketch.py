@@ -14,25 +14,15 @@ import numpy as np
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.mask import count_bits
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import ArrayLike, Bounds, Candidates, Float32, Float64, Int32, TopK
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, TopK
 from logitsieve.heads._base.edits import Edits
-from logitsieve.heads._base.head import (
-    FLOAT64,
-    INT32,
-    Knob,
-    by_knob,
-    ready_hidden,
-    ready_request,
-    refuse_first,
-)
+from logitsieve.heads._base.head import FLOAT64, INT32, Knob, by_knob, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.heads.full import Drawn, FullHead
-from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
 from logitsieve.kernels.sketch.certified_topk import (
-    certified_bounds,
     certified_candidates,
     certified_topk,
     estimate_log_z,
@@ -41,7 +31,7 @@ from logitsieve.kernels.sketch.certified_topk import (
 from logitsieve.kernels.sketch.levels import LEVEL_EXTRA, LEVELS, STEP, TAIL_QUANTUM
 from logitsieve.kernels.sketch.sieve import FIRST_ROWS
 from logitsieve.kernels.sketch.sketch import sketch_descriptor, widths_of
-from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
+from logitsieve.kernels.topk.merge import FIELDS, merge_shares
 from logitsieve.kernels.topk.queries import SUMS
 
 GRADES = (0.0, MAX_ERROR, 1e-3)  # of `max_error`: those that a build measures
@@ -52,7 +42,6 @@ DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
 MOST_SCALE, LEAST_BEST = 2.0, 16
 OTHERS = 128  # rows that are computed for their noise alone, about
 CLOSE = 1e-6  # of log of a share: above the rounding of weights
-FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -200,24 +189,6 @@ class SketchHead(Head):
         if not self.proves:
             candidates[-1].fill(np.inf)
         return Candidates(*candidates)
-
-    def bounds(self, hidden_states: ArrayLike, k: int = 1) -> Bounds:
-        """Bound every logit of one row of hidden_states [D], exactly for those `topk` computes."""
-        hidden_states = ready_hidden(hidden_states, self._dim)[:1]
-        candidates = self.candidates(hidden_states, k)
-        bounds = np.empty((2, self._vocab_size), np.float32)
-        certified_bounds(self._address, hidden_states, bounds[0], bounds[1])
-        bounds[:, candidates.ids] = candidates.logits
-        # Printed logits are rounded.
-        outward = np.nextafter(bounds, np.array([[-np.inf], [np.inf]], np.float32)).clip(*FINITE)
-        log_z = np.empty((2, FIELDS))
-        ends = np.arange(3, dtype=np.int64) * self._vocab_size
-        csr_log_z(ends, outward.ravel().astype(np.float64), 1.0, log_z)
-        low, high = np.nextafter(log_z[[0, 1], TOP] + log_z[[0, 1], [LOW, HIGH]], [-np.inf, np.inf])
-        high = high if np.isfinite(bounds[1]).all() else np.inf
-        return Bounds(
-            candidates.ids, candidates.logits, bounds[0], bounds[1], float(low), float(high)
-        )
 
     def log_z(
         self, hidden_states: Float32, scale: float, edits: Edits | None = None, width: float = inf
