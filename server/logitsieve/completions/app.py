@@ -28,7 +28,7 @@ from logitsieve.completions.checkers import checked, integer
 from logitsieve.completions.decode_loop import DecodeLoop, Piece, Task
 from logitsieve.completions.failures import error_object, failure
 from logitsieve.completions.fields import Asked
-from logitsieve.completions.journal import GONE, MOST_JSON, Ticket, client_gone
+from logitsieve.completions.journal import GONE, MOST_JSON, Ticket, unless_gone
 from logitsieve.completions.lanes import Lanes
 from logitsieve.completions.tools import CallReader
 from logitsieve.grammar import Grammars
@@ -108,16 +108,9 @@ class Endpoint:
         self.engine.submit(call.tasks)
         if asked.stream:
             return StreamingResponse(call.events(), media_type="text/event-stream")
-        gone = asyncio.ensure_future(client_gone(request))
-        whole = asyncio.ensure_future(call.whole())
         try:
-            await asyncio.wait((gone, whole), return_when=asyncio.FIRST_COMPLETED)
-            if not whole.done():
-                return Response(status_code=GONE)
-            return JSONResponse(await whole)
+            return JSONResponse(await unless_gone(request, call.whole()))
         finally:
-            gone.cancel()
-            whole.cancel()
             self.engine.cancel(call.tasks)
 
     def _structured(self, asked: Asked) -> Asked:

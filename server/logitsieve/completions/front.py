@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from logitsieve.api.errors import DeadlineExceeded, InvalidRequest, Overloaded
 from logitsieve.completions.failures import error_object, failure
-from logitsieve.completions.journal import GONE, MOST_JSON, TICKET_HEADER, Ticket, client_gone
+from logitsieve.completions.journal import GONE, MOST_JSON, TICKET_HEADER, Ticket, unless_gone
 from logitsieve.completions.supervisor import FIRST_S, STUCK_S, Child, Line, Supervisor
 from logitsieve.server.http.application import LocalNames, check_json, parsed
 from logitsieve.server.http.listener import bodies_of
@@ -71,9 +71,8 @@ class Front:
         self.supervisor = Supervisor(engine, self._judge, first_s, stuck_s)
         self._api_keys, self._timeout_s, self._most = api_keys, timeout_s, most
         self._waiting = self._number = 0
-        self._keys: dict[
-            int, str
-        ] = {}  # prompts by the numbers of their requests, the oldest first
+        # Prompts by the numbers of their requests, the oldest first.
+        self._keys: dict[int, str] = {}
         self._strikes: dict[str, int] = {}  # of suspects
         self._guilty: dict[str, None] = {}
         self._alone = asyncio.Lock()  # for a suspect
@@ -147,21 +146,13 @@ class Front:
     async def _tries(self, request: Request, body: bytes, key: str) -> Response:
         until = monotonic() + self._timeout_s
         for _ in range(TRIES):
-            gone = asyncio.ensure_future(client_gone(request))
-            made = asyncio.ensure_future(self._try(request, body, key, until))
             try:
-                await asyncio.wait((gone, made), return_when=asyncio.FIRST_COMPLETED)
-                if not made.done():
-                    return Response(status_code=GONE)
-                return await made
+                return await unless_gone(request, self._try(request, body, key, until))
             except TimeoutError as error:
                 raise DeadlineExceeded("no engine within the server's time") from error
             except EngineLost:
                 if key in self._guilty:
                     break
-            finally:
-                gone.cancel()
-                made.cancel()
         raise HTTPException(502, KILLED)
 
     async def _try(self, request: Request, body: bytes, key: str, until: float) -> Response:

@@ -1,12 +1,15 @@
 """The port's process and the engine's tell each other of requests by memory and by a header."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+
+T = TypeVar("T")
 
 ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each written by one thread
 MOST = 64  # requests of a place: the engine's sequences
@@ -64,7 +67,19 @@ class Ticket(NamedTuple):
         return f"{self.number} {max(self.until - monotonic(), 0):.3f}"
 
 
-async def client_gone(request: Request) -> None:
-    """Return when the client has gone."""
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` makes; once the client has gone, cancel it: ClientDisconnect."""
+    gone, made = asyncio.ensure_future(_client_gone(request)), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((gone, made), return_when=asyncio.FIRST_COMPLETED)
+        if not made.done():
+            raise ClientDisconnect
+        return await made
+    finally:
+        gone.cancel()
+        made.cancel()
+
+
+async def _client_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
