@@ -7,10 +7,10 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_113,
-    "lines of core/": 20_926,
-    "lines of tests/": 45_370,
-    "lines of tools/": 4_670,
+    "lines of source": 47_961,
+    "lines of core/": 20_876,
+    "lines of tests/": 45_369,
+    "lines of tools/": 4_665,
     "lines of benchmarks/": 7_847,
 }
 LONGEST = 70  # lines of a function of the source
