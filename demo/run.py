@@ -78,12 +78,13 @@ class Options:
 
     @property
     def search(self) -> BuildConfig:
-        """A light search: one number of clusters, little training."""
+        """A light search: one number of clusters, little training, few hash tables."""
         return BuildConfig(
             clusters_tried=(self.clusters,),
             rounds=1,
             steps=60,
             kmeans_iterations=10,
+            lsh_tables=64,
             dtype="bfloat16",
             threads=THREADS,
         )

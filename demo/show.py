@@ -129,7 +129,9 @@ def numbers_table(numbers: Numbers) -> Table:
         table.add_row(f"P@{k}", "1", *means)
     computed = [f"{numbers.precision[name].scanned[TIMED_K]:,.0f}" for name in others]
     table.add_row("rows of W computed", f"{numbers.index.vocab_size:,}", *computed)
-    table.add_row("proven to be exact", "yes", "yes", *["no"] * (len(HEADS) - 2))
+    chances = [numbers.index.head(name).max_error for name in HEADS]
+    bounded = [f"{chance:g}" if chance < 1 else "-" for chance in chances]
+    table.add_row("chance of a wrong row, at most", *bounded)
     return table
 
 
