@@ -54,6 +54,7 @@ BEST, LEAST_MIN_P = 64, 0.01  # so many best ids nearly always hold all that suc
 FEW_BEST = 32  # best ids for draws from all ids, where a head finds fewer ids in less time
 NUCLEUS_WIDTH = 0.01  # nats that log Z of a nucleus may span if its last id is not known
 MANY = 512  # so many best ids often hold the nucleus
+IDS_A_BEST = 64  # of V: heaps of as many as the quotient still take a part of a product of W
 # A draw by the best ids takes as long as so many products of W in L3, half as many from DRAM.
 PRODUCTS_A_DRAW = 1 << 16
 FEW_SAMPLES = 4  # up to so many draws of a row, their noise tells which of the best ids they need
@@ -62,6 +63,9 @@ SUMMED = 2.0**-48  # of the ends of an interval: room for four roundings and two
 # Where more draws than this are expected outside of the nucleus, drawing twice takes longer than
 # drawing from all logits. The limit is higher if the best ids are known already.
 MOST_OPEN, MOST_OPEN_KNOWN = 0.3, 1.0
+
+
+Draw = Callable[[Query, Sampling], "Draws"]
 
 
 class Draws(NamedTuple):
@@ -146,16 +150,18 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
     best, log_z = listed_with_log_z(query, MANY)
     lists, lengths = left_by_filters(best, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
-    return _far_redrawn(query, how, draws, best, log_z, -1 - lengths, rest)
+    return _far_redrawn(query, how, draws, best, log_z, -1 - lengths, rest, _from_all)
 
 
-def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64) -> Draws:
-    """Draw from the best ids if the winner of all is one that is surely in the nucleus, else again.
+def _within(
+    query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64, again: Draw
+) -> Draws:
+    """Draw from the best ids if the winner of all is one that is surely in the nucleus, or `again`.
 
     The first `sure` ids of each row are in it.
     """
     if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
-        return _from_all(query, how)
+        return again(query, how)
     ids, provenance = _beyond(query, how, best, no_floors(len(best.ids)), log_z.fields)
     last = best.logits[np.arange(len(sure)), np.maximum(sure - 1, 0)]
     nucleus = _nucleus(log_z, how.top_p, last)
@@ -163,7 +169,7 @@ def _within(query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: In
     log_probs, _ = nucleus.log_probs(logits, ids)
     draws = Draws(ids, log_probs, provenance, CANDIDATES.name, nucleus.rounded())
     open_ = (ids == OPEN).any(axis=1) | (nucleus.spans > query.width)
-    return redrawn(query, how, draws, np.flatnonzero(open_), _from_all)
+    return redrawn(query, how, draws, np.flatnonzero(open_), again)
 
 
 def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
@@ -196,35 +202,37 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     return _unscored(draws.ids, draws.provenance)
 
 
-def _by_interval(query: Query, how: Sampling) -> Draws:
+def _by_interval(query: Query, how: Sampling, most: int = MANY) -> Draws:
     """Draw from the ids that may be in the nucleus; again if the winner may be outside.
 
     A rough log Z suffices: the winner among more ids, if it is in the nucleus, wins there, too.
     """
     if _is_small(query):
         return _from_all(query, how)
-    full, k = cast(FullHead, FULL.source(query)), min(MANY, query.index.vocab_size)
+    full, k = cast(FullHead, FULL.source(query)), min(most, query.index.vocab_size)
     rough = full.rough_log_z(query.hidden_states, k, query.scale)
     best, log_z = found_by(full, rough, query.scale, False)
     highest = log_z.fields.copy()
     highest[:, LOW] = highest[:, HIGH]
     _, lengths = left_by_filters(best, log_z, how)
-    lists, most = left_by_filters(best, log_z._replace(fields=highest), how)
+    lists, longest = left_by_filters(best, log_z._replace(fields=highest), how)
     sure, draws = np.maximum(lengths, -1 - lengths), _from_lists(query, how, lists, True)
     places = (best.ids[:, None] == draws.ids[:, :, None]).argmax(axis=2)
-    open_ = (places >= sure[:, None]).any(axis=1) & (most >= 0)
+    open_ = (places >= sure[:, None]).any(axis=1) & (longest >= 0)
     draws = redrawn(query, how, draws, np.flatnonzero(open_), _from_nucleus)
-    return _far_redrawn(query, how, draws, best, log_z, sure, np.flatnonzero(most < 0))
+    far, more = np.flatnonzero(longest < 0), query.index.vocab_size // IDS_A_BEST
+    again = partial(_by_interval, most=more) if most < more else _from_all
+    return _far_redrawn(query, how, draws, best, log_z, sure, far, again)
 
 
 def _far_redrawn(
     query: Query, how: Sampling, draws: Draws, best: BestLogits, log_z: LogZ, sure: Int64,
-    far: Int64,
+    far: Int64, again: Draw,
 ) -> Draws:  # fmt: skip
     """Draw again for the rows `far`. The nucleus of such a row may go beyond its best ids."""
     log_z = log_z._replace(fields=log_z.fields[far])
-    again = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far])
-    return redrawn(query, how, draws, far, again)
+    within = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far], again=again)
+    return redrawn(query, how, draws, far, within)
 
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
@@ -260,9 +268,7 @@ def _beyond(
     return ids, best.provenance._replace(scanned=scanned)
 
 
-def redrawn(
-    query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Callable[[Query, Sampling], Draws]
-) -> Draws:
+def redrawn(query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Draw) -> Draws:
     """Draw again, by `draw`, for the rows `rest`, and replace their draws in place."""
     if rest.size:
         others = draw(query.rows(rest), how._replace(seeds=how.seeds[rest], log_probs=True))
