@@ -24,6 +24,7 @@ CHECKOUT = DOCS.parent
 SHOWN = {".py": "python", ".yaml": "yaml", ".proto": "protobuf"}  # suffix -> lexer
 FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\(<?)([^)\s>#:]+)(?=[)\s>#])")
+ICON = "server/logitsieve/console/static/icon.svg"  # as mkdocs.yml names it
 SHIM = "https://unpkg.com/iframe-worker/shim"
 SYMBOL = re.compile(r"\]\(<?([^)\s>#:]+\.py)#([^)\s>]+)")
 
@@ -104,7 +105,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
     names = linked_definitions()
-    waiting = [CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md"]
+    waiting = [CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "CHANGELOG.md", CHECKOUT / ICON]
     for page in DOCS.rglob("*.md"):
         waiting += linked_files(page)
     while waiting:

@@ -21,6 +21,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("tutorial-*.md")}
 BLOCK = re.compile(r"(?:^    .*\n)+", re.M)
 COMMAND = re.compile(r"^logitsieve [^#&|\n]*", re.M)
+MOST_S = 900  # of a page, on a busy machine that compiles the kernels
 INSTALLS = re.compile(r"^pip install .*$", re.M)
 
 
@@ -90,7 +91,7 @@ def pasted(folder: Path, lines: str, share_kernels: Callable[[Path], Path]) -> s
         env=environment,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=MOST_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,6 +100,7 @@ def pasted(folder: Path, lines: str, share_kernels: Callable[[Path], Path]) -> s
 
 @pytest.mark.system
 @pytest.mark.exhaustive
+@pytest.mark.timeout(MOST_S + 60)
 def test_the_one_on_the_service_runs_as_pasted(
     demo: Path, share_kernels: Callable[[Path], Path]
 ) -> None:
@@ -109,6 +111,7 @@ def test_the_one_on_the_service_runs_as_pasted(
 
 @pytest.mark.system
 @pytest.mark.exhaustive
+@pytest.mark.timeout(MOST_S + 60)
 def test_the_one_on_a_gguf_file_runs_as_pasted(
     llama_wheel: None, make_gguf: Make, share_kernels: Callable[[Path], Path], tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ MEASURED = calibration(
     entries("full", (9.0, 8.0, 7.0), 1.0),
     entries("sketch", (5.0, 5.0, 4.0), 1.0),
     entries("screen", (1.0, 1.0, 1.0), 0.9, probes=1),
-    entries("screen", (2.0, 2.0, 2.0), 0.99, probes=3),
+    entries("screen", (2.0, 2.0, 2.0), 0.99, probes=3, escalate=0.31637835),
     entries("screen", (3.0, 3.0, 3.0), 0.98, probes=5),
 )
 

@@ -202,6 +202,17 @@ def test_why_not_by_keyboard_alone(opened: Opened) -> None:
     tab.require_quiet()
 
 
+def test_the_playground_marks_differences_and_leads_to_their_reason(opened: Opened) -> None:
+    tab = opened()
+    tab.open("/playground?model=demo@1", "#answers table")
+    tab.page.wait_for_selector("#answers .notice:has-text('differ')")
+    link = tab.page.locator("#answers tr.only a").first
+    assert link.inner_text().startswith("why not by ")
+    link.click()
+    tab.page.wait_for_selector("#reasons ol.stages li.dropped")
+    tab.require_quiet()
+
+
 def test_a_page_paints_before_the_server_answers(opened: Opened) -> None:
     tab = opened()
     tab.page.route("**/api/**", lambda route: None)  # never answered
@@ -216,6 +227,7 @@ def test_the_slider_the_table_and_the_plot_say_what_auto_takes(opened: Opened) -
     assert "screen probes=3" in tab.page.inner_text("#chosen")
     assert "100 % (proven)" in tab.page.inner_text("#table")
     assert "AUTO's choice" in tab.page.inner_text("#plot .u-legend")
+    assert "probes=3" in tab.page.inner_text("#table tr.marked")
     tab.page.focus("#least")
     tab.page.keyboard.press("End")
     tab.page.wait_for_selector("#chosen:has-text('proven')")
@@ -260,6 +272,7 @@ def test_a_server_at_work_that_goes(opened: Opened, measured: Running) -> None:
     measured.client.topk(make_hidden(1), 1)
     tab = opened(at=f"http://127.0.0.1:{measured.server.http_port}")
     tab.open("/", "#figures .figure")
+    assert tab.page.is_hidden("#idle")
     tab.page.wait_for_selector("#rate canvas")
     tab.require_sound()
     tab.page.context.set_offline(True)

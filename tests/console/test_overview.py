@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from logitsieve.console.overview import (
     chosen_facts,
@@ -61,6 +61,17 @@ def test_live_counts(routes: Routes) -> None:
     assert facts["precision"] == []
     facts = live_facts(CollectorRegistry())
     assert (facts["calls"], facts["seconds"], facts["queue_rows"]) == ([], [], 0)
+
+
+def test_live_precision_has_bounds_by_the_judged_ids() -> None:
+    registry = CollectorRegistry()
+    for name, counts in (("hits", (247, 0)), ("possible", (248, 0))):
+        series = Counter(f"logitsieve_shadow_{name}", "", ("head", "k"), registry=registry)
+        for k, count in zip("15", counts, strict=True):
+            series.labels("screen", k).inc(count)
+    few, none = live_facts(registry)["precision"]
+    assert few["low"] < 0.98 < 247 / 248 < few["high"] < 1  # so a target of 0.998 may be met
+    assert (none["low"], none["high"]) == (0, 1)
 
 
 def test_points_and_their_frontier(demo: LocalDecoder) -> None:

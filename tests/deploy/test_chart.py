@@ -290,6 +290,15 @@ def test_rules_and_the_dashboard_arrive_as_they_were_given() -> None:
     assert json.loads(given["dashboard"])["legend"] == '{{model}} "p95"'
 
 
+def test_alerts_link_to_the_runbook_where_it_is_kept() -> None:
+    rules = "groups: [{name: a, rules: [{annotations: {runbook_url: 'docs/runbook.md#b'}}]}]"
+    url = "https://pages.example/runbook.html"
+    [group] = render(f"monitoring: {{rules: {json.dumps(rules)}, runbookUrl: '{url}'}}").one(
+        "PrometheusRule"
+    )["spec"]["groups"]
+    assert group["rules"][0]["annotations"]["runbook_url"] == f"{url}#b"
+
+
 def test_rules_without_groups_documents_that_are_left_out_and_a_digest() -> None:
     with pytest.raises(helm_python.HelmRenderError, match="a file with groups of rules"):
         render("monitoring: {rules: 'alert: Shedding'}")

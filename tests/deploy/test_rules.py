@@ -49,7 +49,7 @@ def test_the_objective_reads_what_there_is() -> None:
 @pytest.mark.parametrize("alert", ALERTS)
 def test_an_alert_has_its_section(alert: str) -> None:
     rule = ALERTS[alert]
-    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{alert.lower()}"
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     section = SECTIONS[alert]
     for part in ("**Means**: ", "**Look at** ", "**Do**"):

@@ -108,7 +108,8 @@ class Api:
     async def overview(self, request: Request) -> Any:
         view, routes = self._view, self._desk.routes()
         unloaded = await asyncio.to_thread(unloaded_versions, view.config.model_repository, routes)
-        return overview_facts(routes, view.registry, view.ready(), unloaded)
+        facts = overview_facts(routes, view.registry, view.ready(), unloaded)
+        return facts | {"port": view.config.port}
 
     async def points(self, request: Request) -> Any:
         return await self._on_model(request, points_facts)

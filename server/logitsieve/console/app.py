@@ -100,13 +100,14 @@ class Page(NamedTuple):
     path: str
     name: str
     title: str
+    link: str
 
 
 PAGES = (
-    Page("/", "overview", "Overview"),
-    Page("/playground", "playground", "Playground"),
-    Page("/why-not", "why-not", "Why not this word?"),
-    Page("/points", "points", "Operating points"),
+    Page("/", "overview", "Overview", "Overview"),
+    Page("/playground", "playground", "Playground", "Playground"),
+    Page("/why-not", "why-not", "Why not this word?", "Why not?"),
+    Page("/points", "points", "Operating points", "Points"),
 )
 
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}

@@ -13,6 +13,7 @@ from logitsieve.console.answers import Facts, kept_count
 from logitsieve.decoding import LocalDecoder, measured_elsewhere
 from logitsieve.evaluation import OperatingPoint
 from logitsieve.evaluation.operating_points import KS, k_class
+from logitsieve.evaluation.precision import wilson
 from logitsieve.heads._base.head import checked_k
 from logitsieve.index import Index
 from logitsieve.index.manifest import is_version
@@ -136,9 +137,15 @@ def _precision(
 ) -> list[Facts]:
     of = {tuple(sorted(labels.items())): count for labels, count in possible}
     return [
-        {**labels, "hits": count, "possible": of[tuple(sorted(labels.items()))]}
-        for labels, count in hits
+        {**labels, **_judged(count, of[tuple(sorted(labels.items()))])} for labels, count in hits
     ]
+
+
+def _judged(hits: float, possible: float) -> Facts:
+    """Return the counts, and between which precisions the truth is with 95 % confidence each."""
+    mean, rows = (hits / possible, int(possible)) if possible else (0.0, 1)
+    bounds = {"low": wilson(mean, rows), "high": 1 - wilson(1 - mean, rows)}
+    return {"hits": hits, "possible": possible, **bounds}
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:

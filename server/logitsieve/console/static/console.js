@@ -45,6 +45,7 @@ export function onSubmit(form, result, work) {
     problem();
     try {
       await work();
+      result.scrollIntoView({ block: "nearest" });
     } catch (error) {
       result.replaceChildren();
       form.after($("problem"));
@@ -178,14 +179,16 @@ export function headFields(box, model, preferred, name) {
     const head = heads.find((one) => one.name === select.value);
     knobs.replaceChildren(...head.knobs.map((knob) =>
       h("label", { title: knob.help }, knob.name, h("input", {
-        type: "number", name: knob.name, value: knob.value, min: knob.low, max: knob.high,
+        type: "number", name: knob.name, value: Number(knob.value.toPrecision(6)), min: knob.low, max: knob.high,
         step: knob.whole ? 1 : "any", required: true,
       }))));
   }
   show();
   box.replaceChildren(h("label", {}, "Head", select), knobs);
   return () => {
-    const values = [...knobs.querySelectorAll("input")].map((input) => [input.name, input.valueAsNumber]);
+    const own = Object.fromEntries(heads.find((one) => one.name === select.value).knobs.map((knob) => [knob.name, knob.value]));
+    const values = [...knobs.querySelectorAll("input")].map((input) =>
+      [input.name, input.value === input.defaultValue ? own[input.name] : input.valueAsNumber]); // the box rounds
     return { head: select.value, knobs: Object.fromEntries(values) };
   };
 }
@@ -209,7 +212,7 @@ export function contextFields(model) {
   $("kept").value = Math.min($("kept").value, $("kept").max);
   $("kept-count").textContent = none
     ? ", which keeps none: give a row, or tune the index to keep some"
-    : `: context 0 to ${whole(model.contexts - 1)}`;
+    : `: 0 to ${whole(model.contexts - 1)}, of its held-out text`;
   $("row").placeholder = `${model.dim} numbers`;
   return () => {
     return kept.checked ? { kept: $("kept").valueAsNumber } : { row: numbers($("row").value) };
@@ -243,7 +246,7 @@ export function plot(box, options, data) {
     stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") }, ...axis,
   }));
   const series = options.series.map((one, place) => {
-    const stroke = colour(place < 2 ? "one" : "two");
+    const stroke = colour(one.colour ?? (place < 2 ? "one" : "two"));
     return { stroke, width: 2, ...one, points: { fill: colour("panel"), stroke, ...one.points } };
   });
   const below = () => (options.legend?.show === false ? 0 : box.clientWidth < 420 ? 56 : 32);

@@ -31,6 +31,8 @@ function showLive(live) {
     return [one.at, (one.calls - before.calls) / apart, (one.rows - before.rows) / apart, p50, p99];
   });
   const [, calls, rows, , p99] = rates.at(-1);
+  $("idle").hidden = $("idle").childElementCount === 0 || now.calls > 0;
+  $("figures").hidden = now.calls === 0;
   const failed = total(live.calls.filter(({ code }) => code !== "OK"));
   $("figures").replaceChildren(...figures([
     [number(calls ?? 0, 3), "calls a second"],
@@ -67,16 +69,42 @@ const ms = (_, value) => (value == null ? "-" : `${number(value, 3)} ms`);
 function precision(entries) {
   const judged = entries.filter(({ possible }) => possible > 0);
   if (!judged.length) {
-    return h("p", { class: "hint" }, "No answer has been computed again exactly yet. A share of the live rows is (--shadow-share).");
+    return h("p", { class: "hint" }, "No answer has been checked yet. The server computes a share of the rows of TopK again by the head full (--shadow-share).");
   }
   return table([
     ["Model", (row) => row.model],
     ["Head", (row) => row.head],
     ["k", (row) => row.k, true],
     ["Live P@k", (row) => percent(row.hits / row.possible, 3), true],
-    ["Target", (row) => percent(targets[row.model]?.[row.k], 3), true],
+    ["Between", (row) => `${percent(row.low)} and ${percent(row.high)}`, true],
+    ["Target", (row) => percent(target(row), 3), true],
+    ["", verdict],
     ["Judged ids", (row) => whole(row.possible), true],
-  ], judged, { caption: "By rows that were answered again exactly" });
+  ], judged, { caption: "By rows that the head full answered again; between the 95 % bounds" });
+}
+
+const PROVING = ["full", "sketch"]; // heads that promise more than a target's precision
+const target = ({ model, head, k }) => (PROVING.includes(head) ? null : targets[model]?.[k]);
+
+function verdict(row) {
+  const asked = target(row);
+  if (asked == null) return "";
+  if (row.low >= asked) return h("span", { class: "good" }, "met");
+  return row.high < asked ? h("span", { class: "bad" }, "missed") : "too few yet";
+}
+
+/** The lines that call the first model, for a server that nobody has called yet. */
+function firstCall({ models, port }) {
+  const model = models.find(({ digest }) => digest);
+  if (!model) return [];
+  return [
+    h("p", { class: "notice" }, "No call has arrived yet. Try this one, or ask in the ", h("a", { href: "/playground" }, "playground"), "."),
+    h("pre", { tabindex: "0" }, [
+      "import numpy as np", "from logitsieve.client import DecoderClient", "",
+      `decoder = DecoderClient("${location.hostname}:${port}")`,
+      `print(decoder.topk(np.ones((1, ${model.dim})), k=5, model="${model.name}"))`,
+    ].join("\n")),
+  ];
 }
 
 let targets = {};
@@ -113,6 +141,7 @@ function card(model) {
   }
   const links = model.digest
     ? h("p", {}, h("a", { href: `/playground?${query({ model: model.model })}` }, "Playground"), " · ",
+        h("a", { href: `/why-not?${query({ model: model.model })}` }, "Why not this word?"), " · ",
         h("a", { href: `/points?${query({ model: model.model })}` }, "Operating points"))
     : null;
   return h("article", { class: "card" },
@@ -154,6 +183,7 @@ async function refresh() {
     $("state").className = `state ${overview.ready ? "good" : "warn"}`;
     showModels(overview.models);
     $("unloaded").replaceChildren(...overview.unloaded.map(unloaded));
+    if (!$("idle").childElementCount) $("idle").replaceChildren(...firstCall(overview));
     showLive(overview.live);
   } catch (error) {
     $("state").textContent = "no answer";

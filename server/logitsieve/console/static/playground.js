@@ -1,4 +1,4 @@
-import { $, api, choosing, contextFields, h, headFields, listed, micros, number, onSubmit, percent, point, probability, table, whole, word } from "./console.js";
+import { $, api, choosing, contextFields, h, headFields, listed, micros, number, onSubmit, percent, point, probability, query, table, whole, word } from "./console.js";
 
 const SHOWN = 20; // words that were drawn
 let model, context, heads;
@@ -7,8 +7,8 @@ choosing(async (chosen) => {
   model = chosen;
   context = contextFields(model);
   const names = model.heads.map(({ name }) => name);
-  const second = ["sketch", "full"].find((name) => names.includes(name) && name !== model.default_head);
-  heads = [headFields($("head-one"), model, model.default_head, "First head"), headFields($("head-two"), model, second, "Second head")];
+  const second = ["sketch", "full"].find((name) => names.includes(name) && name !== model.auto[0]?.head);
+  heads = [headFields($("head-one"), model, "", "First head"), headFields($("head-two"), model, second, "Second head")];
   for (const id of ["answers", "drawn"]) $(id).replaceChildren();
   if (model.contexts) await answer();
 });
@@ -19,10 +19,21 @@ async function answer() {
   const asked = heads.map((head) => api("top", { ...question(), k: $("k").valueAsNumber, ...head() }));
   const [one, other] = await Promise.all(asked);
   const ids = [one, other].map((facts) => new Set(facts.words.map(({ id }) => id)));
-  $("answers").replaceChildren(side(one, ids[1], "First head"), side(other, ids[0], "Second head"));
+  const context = $("row").disabled ? { model: model.model, kept: $("kept").value, k: $("k").value } : null;
+  $("answers").replaceChildren(h("p", { class: "notice" }, difference(one.words, other.words)),
+    side(one, ids[1], "First head", context && { ...context, head: other.head }),
+    side(other, ids[0], "Second head", context && { ...context, head: one.head }));
 }
 
-function side(facts, others, title) {
+function difference(one, other) {
+  const ids = new Set(other.map(({ id }) => id));
+  const apart = one.filter(({ id }) => !ids.has(id)).length;
+  if (apart) return `The heads differ in ${apart} of ${one.length} words, which are marked.`;
+  const same = one.every(({ id }, place) => id === other[place].id);
+  return `Both heads answer the same words${same ? " in the same order" : ", in another order"}.`;
+}
+
+function side(facts, others, title, elsewhere) {
   const proven = facts.proven
     ? h("span", { class: "good" }, facts.fallback ? "proven, by the fallback" : "proven")
     : h("span", { class: "warn" }, facts.max_error < 1 ? `wrong with a chance of at most ${facts.max_error}` : "not proven");
@@ -32,15 +43,19 @@ function side(facts, others, title) {
     h("p", { class: "facts" }, proven, ` · ${whole(facts.scanned)} of ${whole(facts.vocab_size)} rows computed (${percent(facts.scanned / facts.vocab_size)}) · ${micros(facts.us)}`),
     table([
       ["", (_, place) => place + 1, true],
-      ["Word", (row) => word(row)],
+      ["Word", (row) => [word(row), others.has(row.id) || !elsewhere ? "" : whyNot(row, elsewhere)]],
       ["Logit", (row) => row.logit.toFixed(4), true],
       ["Probability", (row) => interval(row), true],
       ["", (row) => bar(row.probability / most)],
     ], facts.words, {
       caption: `log Z is between ${number(facts.log_z_low, 7)} and ${number(facts.log_z_high, 7)} (${facts.normalizer})`,
       rowClass: (row) => (others.has(row.id) ? null : "only"),
-    }),
-    facts.words.some(({ id }) => !others.has(id)) ? h("p", { class: "hint" }, "Bold: not among the other head's words.") : null);
+    }));
+}
+
+/** Leads to the reason why the other head does not answer a word. */
+function whyNot({ id }, elsewhere) {
+  return h("a", { href: `/why-not?${query({ ...elsewhere, word: `#${id}` })}`, class: "aside" }, `why not by ${elsewhere.head}?`);
 }
 
 function interval(row) {

@@ -47,7 +47,7 @@ async function choose() {
   const one = chosen.find(({ rows }) => String(rows) === $("batch").value);
   $("chosen").replaceChildren("AUTO answers with ", h("b", {}, point(one.head, one.knobs)), one.us_per_row == null ? "" : `, ${micros(one.us_per_row)} a row`,
     one.max_error === 0 ? ", proven." : one.max_error < 1 ? `, wrong with a chance of at most ${one.max_error}.` : one.low == null ? "." : `, P@${k} at least ${percent(one.low, 3)} with 95 % confidence.`);
-  mark(point(one.head, one.knobs));
+  mark(timed.find((two) => two.head === one.head && JSON.stringify(two.knobs) === JSON.stringify(one.knobs)));
 }
 
 function draw() {
@@ -59,10 +59,13 @@ function draw() {
   const onFront = (one) => front.has(one.place);
   data = [timed.map(({ us }) => us), timed.map((one) => (onFront(one) ? missed(one) : null)), timed.map((one) => (onFront(one) ? null : missed(one)))];
   const dots = { show: true, size: 8 };
+  const names = [...timed].sort((a, b) => onFront(b) - onFront(a)).map((one) => [one.us, missed(one), point(one.head, one.knobs)]);
   drawn = plot($("plot"), {
     axes: [{ label: "µs a row", labelSize: 20, filter: (_, splits) => splits.map((us) => ("125".includes(us.toExponential()[0]) ? us : null)) }, { label: `misses of P@${k} in 10,000`, labelSize: 20, size: 60 }],
     scales: { x: { time: false, distr: 3 }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.05)] } },
-    series: [{ label: "µs a row" }, { label: "frontier", points: dots, spanGaps: true }, { label: "others", points: dots, paths: () => null },
+    hooks: { draw: [(canvas) => naming(canvas, names)] },
+    series: [{ label: "µs a row" }, { label: "frontier", points: dots, spanGaps: true, paths: uPlot.paths.stepped({ align: 1 }) },
+      { label: "others", colour: "soft", points: dots, paths: () => null },
       { label: "AUTO's choice", points: { show: true, size: 16, width: 2, fill: "transparent" }, paths: () => null }],
   }, [...data, timed.map(() => null)]);
   $("table").replaceChildren(table([
@@ -76,9 +79,31 @@ function draw() {
   ], timed, { caption: `${whole(timed.length)} points, the fastest first`, rowClass: (one) => (onFront(one) ? null : "quietly") }));
 }
 
-function mark(label) {
-  drawn.setData([...data, timed.map((one) => (one.label === label ? MISSES * (1 - one.low) : null))]);
-  for (const row of $("table").querySelectorAll("tbody tr")) row.classList.toggle("marked", row.cells[0].textContent === label);
+/** Rings the point that AUTO takes, and marks its row; undefined: it was not measured at this batch. */
+function mark(taken) {
+  drawn.setData([...data, timed.map((one) => (one === taken ? MISSES * (1 - one.low) : null))]);
+  [...$("table").querySelectorAll("tbody tr")].forEach((row, place) => row.classList.toggle("marked", timed[place] === taken));
+}
+
+/** Writes the names of points beside them, earlier ones first, where they cover no other name. */
+function naming(canvas, names) {
+  const { ctx, bbox } = canvas;
+  const em = 11 * devicePixelRatio;
+  const written = [];
+  ctx.save();
+  ctx.font = `${em}px system-ui, sans-serif`;
+  ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--soft");
+  ctx.textAlign = "left";
+  ctx.textBaseline = "middle";
+  for (const [us, missed, name] of names) {
+    const [x, y, width] = [canvas.valToPos(us, "x", true), canvas.valToPos(missed, "y", true), ctx.measureText(name).width];
+    const beside = x + em + width < bbox.left + bbox.width ? x + em : x - em - width;
+    const box = [beside, y - em, beside + width, y];
+    if (beside < bbox.left || written.some(([left, top, right, bottom]) => box[0] < right && left < box[2] && box[1] < bottom && top < box[3])) continue;
+    written.push(box);
+    ctx.fillText(name, beside, Math.max(y - em / 2, bbox.top + em / 2));
+  }
+  ctx.restore();
 }
 
 for (const id of ["batch", "at"]) $(id).addEventListener("change", () => { draw(); choose().catch(problem); });

@@ -1,12 +1,17 @@
 import { $, api, choosing, contextFields, h, headFields, listed, number, onSubmit, point, whole, word, wordOrId } from "./console.js";
 
+const asked = new URLSearchParams(location.search); // of a link from the playground
 let model, context, head;
 
 choosing(async (one) => {
   model = one;
   context = contextFields(model);
-  head = headFields($("head-one"), model, model.default_head, "Head");
+  head = headFields($("head-one"), model, asked.get("head") ?? model.default_head, "Head");
   $("reasons").replaceChildren();
+  if (!asked.has("word")) return;
+  for (const name of ["kept", "k", "word"]) $(name).value = asked.get(name) ?? $(name).value;
+  asked.delete("word");
+  $("question").requestSubmit();
 });
 
 onSubmit($("question"), $("reasons"), async () => {
@@ -46,7 +51,7 @@ const TITLE = { constraint: "Constraints", list: "Cluster list", bounds: "Bounds
 const WHY = {
   constraint: (stage) => (stage.constraint === "banned" ? "you banned it." : "it is not among the words that you allow."),
   list: (_, facts) => (facts.lists.count ? "the lists that this context is routed to do not hold it." : "no list of the screen holds it, so the screen alone can never answer it."),
-  bounds: () => "an upper bound of its logit is below the words that are answered. That is a proof.",
+  bounds: (_, facts) => `an upper bound of its logit is below the words that are answered. ${facts.proven ? "That is a proof." : `Bounds fail with a chance of at most ${facts.max_error}.`}`,
   logit: () => "the head does not look at it for this context.",
   best: (_, facts) => (facts.proven ? `its rank is ${whole(facts.rank)}, beyond the ${facts.k} best.` : `other words that the head looks at have larger logits.`),
 };
