@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SHOTS = {  # picture -> page, what it shows when it is done
@@ -19,11 +19,11 @@ SHOTS = {  # picture -> page, what it shows when it is done
     ),
     "console-points": ("/points?model=demo@1", "#table tr.marked"),
 }
-SIZE = {"width": 1280, "height": 800}
+SIZE = ViewportSize(width=1280, height=800)
 QUALITY = 85  # of WebP
 
 
-def main(address: str = "http://127.0.0.1:8080", folder: Path = IMAGES) -> None:
+def main(address: str = "http://127.0.0.1:8080") -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -33,9 +33,9 @@ def main(address: str = "http://127.0.0.1:8080", folder: Path = IMAGES) -> None:
             page.wait_for_selector(ready)
             options = {"format": "webp", "quality": QUALITY}
             shot = page.context.new_cdp_session(page).send("Page.captureScreenshot", options)
-            (folder / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))
+            (IMAGES / f"{name}.webp").write_bytes(base64.b64decode(shot["data"]))
         browser.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:2])
