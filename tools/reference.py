@@ -1,23 +1,31 @@
 """Write the generated pages of docs/reference/: `make reference`.
 
-Commands from their help, gRPC messages from decoder.proto, metrics from the collectors, values of
-the chart from values.yaml. tests/tools/test_reference.py says whether they are current.
+Commands from their help, gRPC messages from decoder.proto, errors from their classes and limits
+from the server's options, metrics from the collectors, values of the chart from values.yaml.
+tests/tools/test_reference.py says whether they are current.
 """
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from http import HTTPStatus
+from inspect import getdoc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from logitsieve.cli.app import COMMANDS, LazyCommand
+from logitsieve.api import errors
+from logitsieve.cli.app import BAD_INPUT, COMMANDS, COULD_NOT, LazyCommand
 from logitsieve.cli.build import ALL_CORES
 from logitsieve.completions.app import Metrics as CompletionMetrics
 from logitsieve.completions.front import Front
+from logitsieve.server.config import ServeConfig
+from logitsieve.server.http.application import STATUSES
 from logitsieve.server.metrics import Counters, Devices, Histograms, Metrics
 from logitsieve.server.precision import PrecisionMetrics
+from logitsieve.server.rpc.status import CODES
 
 ROOT = Path(__file__).parents[1]
 PROTO = ROOT / "proto/logitsieve/v1/decoder.proto"
@@ -25,6 +33,7 @@ VALUES = ROOT / "deploy/helm/logitsieve/values.yaml"
 GENERATED = "<!-- `make reference` writes this page. -->\n\n"
 ENGINE = "running", "waiting"  # what the metrics of `serve-gguf` read of its loop
 COUNTS = "prompt_tokens", "tokens", "scanned", "drafted", "accepted"
+BAD = errors.InvalidRequest, errors.ModelNotFound
 ENTRY = re.compile(r"(?P<indent> *)(?P<name>[\w-]+): *(?P<default>[^#]*?)(?: # .*)?")
 FIELD = re.compile(r"(?P<type>(?:repeated |optional )?[\w.<>, ]+) (?P<name>\w+) = \d+;")
 
@@ -177,9 +186,38 @@ def values() -> str:
     )
 
 
+def failures() -> str:
+    """Each exception with its gRPC code, HTTP status and exit code; the limits of requests."""
+    rows = []
+    for kind, grpc_code in CODES.items():
+        status = STATUSES.get(grpc_code, HTTPStatus.INTERNAL_SERVER_ERROR)
+        if kind is errors.RequestTooLarge:
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        end = BAD_INPUT if issubclass(kind, BAD) else COULD_NOT
+        about = (getdoc(kind) or "").partition("\n\n")[0]
+        rows.append([code(kind.__name__), grpc_code.name, str(status.value), str(end), about])
+    limits = [
+        [code(f"--{each.name.replace('_', '-')}"), code(str(each.default)), each.metadata["help"]]
+        for each in fields(ServeConfig)
+        if each.name.startswith(("max_", "request_memory", "drain")) and each.name != "max_error"
+    ]
+    return (
+        f"# Errors, exit codes and limits\n\n{GENERATED}The exceptions of `logitsieve.api.errors`,"
+        " each with the code of a gRPC call, the status of an HTTP request and\nthe exit code of a"
+        " command that end by it. A command that succeeds exits with 0, and one that Ctrl-C"
+        " interrupts with 130;\n`serve` and `serve-gguf` then drain and exit with 0. [The service]"
+        "(../service.md#errors) says which calls are worth a retry.\n\n"
+        + table(["exception", "gRPC code", "HTTP", "exit", "cause"], rows)
+        + "\n## Limits of requests\n\n[Security](../security.md#limits) has the limits of"
+        " connections.\n\n"
+        + table(["option of `serve`", "default", "meaning"], limits)
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "messages": messages,
+    "errors": failures,
     "metrics": metrics,
     "helm": values,
 }

@@ -290,6 +290,13 @@ def test_rules_and_the_dashboard_arrive_as_they_were_given() -> None:
     assert json.loads(given["dashboard"])["legend"] == '{{model}} "p95"'
 
 
+def test_the_runbook_selects_the_pods_of_the_chart() -> None:
+    page = (REPOSITORY / "docs" / "runbook.md").read_text(encoding="utf-8")
+    labels = render("").one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    selected = set(re.findall(r"--selector (\S+?)=(\w+)", page))
+    assert selected == {("app.kubernetes.io/name", labels["app.kubernetes.io/name"])}
+
+
 def test_alerts_link_to_the_runbook_where_it_is_kept() -> None:
     rules = "groups: [{name: a, rules: [{annotations: {runbook_url: 'docs/runbook.md#b'}}]}]"
     url = "https://pages.example/runbook.html"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from logitsieve.cli.app import COMMANDS
 from logitsieve.server.metrics import Devices, Metrics
 from logitsieve.server.precision import PrecisionMetrics
 from tests.deploy.dockerfile import REPOSITORY
@@ -55,6 +56,12 @@ def test_an_alert_has_its_section(alert: str) -> None:
     for part in ("**Means**: ", "**Look at** ", "**Do**"):
         assert part in section
     assert names(section) - exported() == set()
+    lines = re.findall(r"^    .*", section, re.MULTILINE)
+    assert lines
+    recorded = {name for line in lines for name in re.findall(r"\w+:logitsieve_\w+:\w+", line)}
+    assert recorded <= RECORDED.keys()
+    for command in re.findall(r"^    on logitsieve (\w+)", section, re.MULTILINE):
+        assert command in COMMANDS
 
 
 def promtool(*arguments: str | Path) -> None:
