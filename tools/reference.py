@@ -209,8 +209,7 @@ def failures() -> str:
         "(../service.md#errors) says which calls are worth a retry.\n\n"
         + table(["exception", "gRPC code", "HTTP", "exit", "cause"], rows)
         + "\n## Limits of requests\n\n[Security](../security.md#limits) has the limits of"
-        " connections.\n\n"
-        + table(["option of `serve`", "default", "meaning"], limits)
+        " connections.\n\n" + table(["option of `serve`", "default", "meaning"], limits)
     )
 
 
