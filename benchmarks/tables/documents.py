@@ -19,7 +19,7 @@ PAGES = sorted(
         ROOT / "benchmarks/papers/README.md",
         *(
             raw.RESULTS / f"{name}.md"
-            for name in ("engines", "kernels", "batches", "draws", "steps")
+            for name in ("README", "softmaxes", "engines", "kernels", "batches", "draws", "steps", "calls")
         ),
         *ROOT.glob("docs/**/*.md"),
     ]

@@ -36,13 +36,12 @@ def race(name: str) -> str:
             [
                 shown(method),
                 *(times(point, own, mode) for mode in (ONE, BATCH)),
-                f"{point['p1']:.4f}",
-                f"{least:.4f} {worst}" if least < 1 else ABSENT,
+                f"{point['p1']:.4f}" + f" ({least:.4f} {worst})" * (least < 1),
                 f"{point['bytes_beyond_w'] / results['weight_bytes']:.2f}",
             ]
         )
     head = ["µs a row (times as fast as llama.cpp's own head)", "B = 1", "B = 64"]
-    head += ["P@1", "least P@1 of a kind", "memory over W's"]
+    head += ["P@1 (the least, of a kind)", "memory over W's"]
     return markdown(head, rows) + f"\nllama.cpp: {instructions(results['llama.cpp'])}.\n"
 
 
@@ -125,16 +124,17 @@ def fastest(
 
 
 def judged() -> str:
-    """A row for each model: tokens of all kinds of text."""
-    heads = [PEER, *(name for name in HEADS if any(name in one for _, one in judgements()))]
+    """A row for each model: tokens of all kinds of text, by all heads but `full`."""
+    grades = (name for name in HEADS if any(name in one for _, one in judgements()))
+    heads = [PEER, *(name for name in grades if name != "full")]
     rows = []
     for name in dict.fromkeys(name for name, _ in judgements()):
         ones = [one for model, one in judgements() if model == name]
         tokens = sum(max(each["tokens"] for each in one.values()) for one in ones)
         found = ([one[head] for one in ones if head in one] for head in heads)
-        rows.append([name, f"{tokens:,}", *(wrong(each) if each else ABSENT for each in found)])
+        rows.append([f"{name}, {tokens:,}", *(wrong(each) if each else ABSENT for each in found)])
     names = (name if name == PEER else f"`{name}`" for name in heads)
-    return markdown(["model", "tokens", *names], rows)
+    return markdown(["model, tokens", *names], rows)
 
 
 def judgements() -> Iterator[tuple[str, dict[str, Any]]]:
