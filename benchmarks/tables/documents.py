@@ -11,16 +11,14 @@ from benchmarks.tables.figures import markdown
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w ,-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ROOT = raw.RESULTS.parents[1]
+BESIDE = "README", "softmaxes", "engines", "kernels", "batches", "draws", "steps", "calls"
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in [
         ROOT / "README.md",
         ROOT / "benchmarks/README.md",
         ROOT / "benchmarks/papers/README.md",
-        *(
-            raw.RESULTS / f"{name}.md"
-            for name in ("README", "softmaxes", "engines", "kernels", "batches", "draws", "steps", "calls")
-        ),
+        *(raw.RESULTS / f"{name}.md" for name in BESIDE),
         *ROOT.glob("docs/**/*.md"),
     ]
 )
