@@ -17,6 +17,7 @@ from tests.server.running import Running
 
 pytestmark = [
     pytest.mark.cpp,
+    pytest.mark.timeout(1800),  # a compiler on a busy machine
     pytest.mark.skipif(
         not (shutil.which("cmake") and shutil.which("grpc_cpp_plugin")),
         reason="cmake or grpc_cpp_plugin is not installed",
