@@ -61,6 +61,17 @@ def test_every_relative_link_leads_to_a_file_and_a_place_in_it() -> None:
     assert lost == []
 
 
+def test_pages_are_short_and_fit_the_site() -> None:
+    """Generated references count apart."""
+    texts = {page.name: page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")}
+    assert sum(len(text.split()) for text in texts.values()) <= 27_000
+    for name, text in texts.items():
+        code = "".join(FENCED.findall(text)) + "\n".join(re.findall(r"^    .*", text, re.MULTILINE))
+        assert [line for line in code.splitlines() if len(line) > 104] == [], name
+        heads = re.findall(r"^\|(?:---\|)+$", text, re.MULTILINE)
+        assert all(head.count("---") <= 5 for head in heads), name
+
+
 def pages_of(entry: Any) -> Iterator[str]:
     """The pages that an entry of the site's navigation leads to."""
     if isinstance(entry, str):
