@@ -143,9 +143,11 @@ def _precision(
 
 def _judged(hits: float, possible: float) -> Facts:
     """Return the counts, and between which precisions the truth is with 95 % confidence each."""
-    mean, rows = (hits / possible, int(possible)) if possible else (0.0, 1)
-    bounds = {"low": wilson(mean, rows), "high": 1 - wilson(1 - mean, rows)}
-    return {"hits": hits, "possible": possible, **bounds}
+    low, high = 0.0, 1.0
+    if possible:
+        missed = (possible - hits) / possible
+        low, high = wilson(1 - missed, int(possible)), 1 - wilson(missed, int(possible))
+    return {"hits": hits, "possible": possible, "low": low, "high": high}
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:
