@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 47_967,
+    "lines of source": 47_979,
     "lines of core/": 20_882,
-    "lines of tests/": 45_369,
-    "lines of tools/": 4_665,
-    "lines of benchmarks/": 7_847,
+    "lines of tests/": 45_431,
+    "lines of tools/": 4_743,
+    "lines of benchmarks/": 7_845,
 }
 LONGEST = 70  # lines of a function of the source
 
