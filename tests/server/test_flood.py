@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from socket import create_connection, socket
+from socket import create_connection
 from struct import pack
 from threading import Thread
 from time import monotonic
@@ -20,42 +20,28 @@ from logitsieve.client import DecoderClient
 from tests.server.materials import write_api_keys
 from tests.server.running import WAIT_S, started, write_model
 from tests.server.test_memory import memory_mb
+from tools.chaos import hostile
+from tools.chaos.hostile import DATA, END_STREAM, SETTINGS, call, drop, frame, message
 
 pytestmark = pytest.mark.system
 
 FLOOD_S = 4.0
-START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-WORDS = b":method POST :scheme http :authority localhost content-type application/grpc te trailers"
-DATA, HEADERS, RESET, SETTINGS, END_STREAM, END_HEADERS, ACK = 0, 1, 3, 4, 1, 4, 1
-MESSAGE = b"\0" + pack(">I", 1100) + bytes(1100)
-
-
-def block(path: bytes, *more: bytes) -> bytes:
-    """Headers of a call, with `more` of names and values."""
-    words = [bytes([len(word)]) + word for word in (b":path", path, *WORDS.split(), *more)]
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return b"".join(b"\0" + name + value for name, value in pairs)
-
-
-BLOCK = block(b"/logitsieve.v1.Decoder/TopK")
-
-
-def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
-    return pack(">I", len(body))[1:] + bytes([kind, flags]) + pack(">I", stream) + body
+ACK = 1
+MESSAGE = message(1100)
 
 
 def whole_call(stream: int) -> bytes:
-    return frame(HEADERS, END_HEADERS, stream, BLOCK) + frame(DATA, END_STREAM, stream, MESSAGE)
+    return call(hostile.TOP_K, stream) + frame(DATA, END_STREAM, stream, MESSAGE)
 
 
 def reset_call(stream: int) -> bytes:
-    return whole_call(stream) + frame(RESET, 0, stream, pack(">I", 8))
+    return whole_call(stream) + frame(hostile.RESET, 0, stream, pack(">I", 8))
 
 
 def flood(
     port: int,
     until: float,
-    call: Callable[[int], bytes],
+    made: Callable[[int], bytes],
     calls: int | None,
     settings: bytes,
     source: str = "127.0.0.1",
@@ -64,18 +50,12 @@ def flood(
     to, by = ("127.0.0.1", port), (source, 0)
     while monotonic() < until:
         with suppress(OSError), create_connection(to, 2, by) as connection:
-            connection.sendall(START + settings)
-            Thread(target=read_all, args=(connection,), daemon=True).start()
+            connection.sendall(hostile.PREFACE + settings)
+            Thread(target=drop, args=(connection,), daemon=True).start()
             for number in range(calls) if calls else count():
                 if monotonic() > until:
                     break
-                connection.sendall(call(2 * number + 1))
-
-
-def read_all(connection: socket) -> None:
-    with suppress(OSError):
-        while connection.recv(1 << 16):
-            pass
+                connection.sendall(made(2 * number + 1))
 
 
 ASKED, AGREED = frame(SETTINGS, 0, 0), frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0)

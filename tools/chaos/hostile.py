@@ -21,10 +21,12 @@ Hostile = Callable[[int, float, np.random.Generator, Held], None]  # a port, unt
 DATA, HEADERS, RESET, SETTINGS = 0, 1, 3, 4
 END_STREAM, END_HEADERS = 1, 4
 INITIAL_WINDOW = 4  # a setting
-TOP_K = "/logitsieve.v1.Decoder/TopK"
-DECODE = "/logitsieve.v1.Decoder/Decode"
-CHECK = "/grpc.health.v1.Health/Check"
-WATCH = "/grpc.health.v1.Health/Watch"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+WORDS = b":method POST :scheme http :authority localhost content-type application/grpc te trailers"
+TOP_K = b"/logitsieve.v1.Decoder/TopK"
+DECODE = b"/logitsieve.v1.Decoder/Decode"
+CHECK = b"/grpc.health.v1.Health/Check"
+WATCH = b"/grpc.health.v1.Health/Watch"
 LARGE = 12 << 20
 PART = 64 << 10
 
@@ -33,18 +35,15 @@ def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
     return pack(">I", len(body))[1:] + bytes([kind, flags]) + pack(">I", stream) + body
 
 
-def call(path: str, stream: int) -> bytes:
-    """The headers of a call, each a literal without an index."""
-    named = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    words = [[bytes([len(word)]) + word.encode() for word in pair] for pair in named.items()]
-    return frame(HEADERS, END_HEADERS, stream, b"".join(b"\0" + b"".join(two) for two in words))
+def block(path: bytes, *more: bytes) -> bytes:
+    """Headers of a call, with `more` of names and values, each a literal without an index."""
+    words = [bytes([len(word)]) + word for word in (b":path", path, *WORDS.split(), *more)]
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return b"".join(b"\0" + name + value for name, value in pairs)
+
+
+def call(path: bytes, stream: int) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream, block(path))
 
 
 def message(size: int) -> bytes:
@@ -56,16 +55,15 @@ def connected(port: int, window: int | None = None, reads: bool = True) -> Itera
     """A connection with its preface; a thread reads and drops replies."""
     with socket.create_connection(("127.0.0.1", port), 2) as connection:
         settings = b"" if window is None else pack(">HI", INITIAL_WINDOW, window)
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings)
-        connection.sendall(preface)
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
         if reads:
-            Thread(target=_drop, args=(connection.dup(),), daemon=True).start()
+            Thread(target=drop, args=(connection.dup(),), daemon=True).start()
         yield connection
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
-def _drop(connection: socket.socket) -> None:
+def drop(connection: socket.socket) -> None:
     with connection, suppress(OSError):
         while connection.recv(1 << 16):
             pass

@@ -13,6 +13,7 @@ from logitsieve.server.rpc import ports
 from tests.server.conftest import Serve
 from tests.server.messages import Code, RawStream, assert_alive
 from tests.server.running import WAIT_S, Running
+from tools.chaos.hostile import PREFACE, SETTINGS, frame
 
 OPEN = (
     "logitsieve.v1.Decoder/TopK",
@@ -59,19 +60,15 @@ def test_no_message_is_inflated(server: Running, method: str) -> None:
 def test_an_idle_connection_may_be_pinged(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """As often as clients behind a NAT or a balancer do; gRPC's default ends it at the fourth."""
     monkeypatch.setattr(ports, "PINGS_MS", ports.PINGS_MS // 16)
-    settings, ping, goaway = 4, 6, 7
+    ping, goaway = 6, 7
     with serve() as run, socket.create_connection(("127.0.0.1", run.server.port), 0.6) as peer:
-        peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, b""))
+        peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
         kinds: list[int] = []
         for _ in range(5):
-            peer.sendall(frame(ping, bytes(8)))
+            peer.sendall(frame(ping, 0, 0, bytes(8)))
             kinds += frames_until_silent(peer)
     assert kinds.count(ping) >= 5
     assert goaway not in kinds
-
-
-def frame(kind: int, load: bytes) -> bytes:
-    return struct.pack(">BHBBI", 0, len(load), kind, 0, 0) + load
 
 
 def frames_until_silent(connection: socket.socket) -> list[int]:
