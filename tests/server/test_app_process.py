@@ -19,18 +19,9 @@ from logitsieve.utils.wire_tensors import put
 from logitsieve.v1 import decoder_pb2 as pb
 from tests.server.materials import authority, signed_by
 from tests.server.running import WAIT_S, WHERE, process, said_by, started, write_model
-from tests.server.test_flood import (
-    AGREED,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    MESSAGE,
-    START,
-    block,
-    frame,
-)
+from tests.server.test_flood import AGREED, MESSAGE
 from tests.synthetic import make_hidden
+from tools.chaos.hostile import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, block, frame
 
 PING, PINGED = 6, b"are you?"
 HALF = MESSAGE[:100]
@@ -75,11 +66,19 @@ def held(models: Path, what: str, drain_s: float) -> AbstractContextManager[Pope
 
 @pytest.mark.system
 @SENT
-def test_it_leaves_with_0_if_told(tmp_path: Path, sent: signal.Signals) -> None:
+def test_its_port_is_refused_to_another_and_it_leaves_with_0_if_told(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     write_model(tmp_path)
     with started(tmp_path) as server, DecoderClient(server.address, timeout_s=WAIT_S) as client:
         assert client.topk(make_hidden(1), 3).ids.shape == (1, 3)
         assert 'head="screen",model="demo",version="1"} 1.0' in server.page()
+        with pytest.raises(AssertionError) as caught, started(tmp_path, port=server.port):
+            pass
+        *_, reason, code = str(caught.value).splitlines()
+        assert f"InvalidRequest: port: got {server.address}, which is in use" in reason
+        assert code == "exit code 1"
+        assert "add_port.cc" not in str(caught.value)
         server.process.send_signal(sent)
         rest = server.process.communicate(timeout=WAIT_S)[1]
     assert server.process.returncode == 0
@@ -140,7 +139,7 @@ def called(port: int, headers: bytes) -> bytes:
     """What the server says to a call with these headers."""
     with socket.create_connection(("127.0.0.1", port), WAIT_S) as client:
         call = frame(HEADERS, END_HEADERS, 1, headers) + frame(DATA, END_STREAM, 1, MESSAGE)
-        client.sendall(START + AGREED + call)
+        client.sendall(PREFACE + AGREED + call)
         said = b""
         while b"grpc-status" not in said:
             part = client.recv(1 << 16)
@@ -160,7 +159,7 @@ def test_calls_without_a_message_do_not_delay_its_end(tmp_path: Path) -> None:
             frame(HEADERS, END_HEADERS, stream, block(path)) + frame(DATA, 0, stream, HALF)
             for stream, path in zip(range(1, 25, 2), 3 * PATHS, strict=True)
         ]
-        client.sendall(START + AGREED + b"".join(calls) + frame(PING, 0, 0, PINGED))
+        client.sendall(PREFACE + AGREED + b"".join(calls) + frame(PING, 0, 0, PINGED))
         said = b""
         while PINGED not in said:
             said += client.recv(1 << 16)
@@ -169,21 +168,6 @@ def test_calls_without_a_message_do_not_delay_its_end(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         server.process.communicate(timeout=WAIT_S)
     assert server.process.returncode == 0
-
-
-@pytest.mark.system
-def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
-    write_model(tmp_path)
-    with (
-        started(tmp_path) as first,
-        pytest.raises(AssertionError) as caught,
-        started(tmp_path, port=first.port),
-    ):
-        pass
-    said = str(caught.value)
-    assert f"InvalidRequest: port: got {first.address}, which is in use" in said.splitlines()[-2]
-    assert said.endswith("\nexit code 1")
-    assert "add_port.cc" not in said
 
 
 def ask_and_leave(address: str) -> None:
