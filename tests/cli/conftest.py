@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from logitsieve.cli import background
 from logitsieve.cli.app import app
+from logitsieve.client.llamacpp import LlamaContext
 from logitsieve.index.manifest import CALIBRATION_FILE
 from tests.server.running import WHERE, said_by
 from tests.synthetic import make_hidden, make_softmax, write_heads
@@ -48,6 +50,13 @@ def write_demo(folder: Path) -> Path:
     """An index of 300 words and 24 dimensions, not calibrated."""
     words = [f"<b>word{number}" for number in range(300)]
     return write_heads(folder / "demo" / "1", make_softmax(), "screen", vocabulary=words)
+
+
+def whole_words(model: Path) -> dict[str, int]:
+    """The tokens of a small model that are words, by their texts."""
+    with LlamaContext(model) as context:
+        pieces = {context.piece(one).decode("utf-8", "replace"): one for one in range(300, 560)}
+    return {piece: one for piece, one in pieces.items() if re.fullmatch(" [a-z]+", piece)}
 
 
 @pytest.fixture

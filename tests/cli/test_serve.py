@@ -7,15 +7,8 @@ def test_serve_with_a_file_of_options(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('model_repository = "nowhere"\nthreads = 2\nreflection = true\n')
     run("serve", "--config", file, code=2, says="model_repository: got nowhere")
-    run(
-        "serve",
-        "--config",
-        file,
-        "--model-repository",
-        "elsewhere",
-        code=2,
-        says="model_repository: got elsewhere",
-    )
+    other = ("--model-repository", "elsewhere")
+    run("serve", "--config", file, *other, code=2, says="model_repository: got elsewhere")
     file.write_text("max_rowz = 2\n")
     result = run("serve", "--config", file, code=2, says="max_rowz: got an option that is unknown")
     assert "max_rows" in result.stderr

@@ -119,6 +119,7 @@ WRONG: dict[str, dict[str, str]] = {
         "--port 70000": "--port",
         "--parallel 0": "--parallel",
         "--watermark-key-file DATA/none": "watermark_key_file: got DATA/none",
+        "--tls-cert cert.pem": "error: tls_key: got nothing",
     },
     "serve-gguf": {
         "": "model: got nothing, allowed: one file",
