@@ -169,6 +169,27 @@ def test_bad_seeds_are_named(name: str, seed: Any) -> None:
         make(name, D, V, seed=seed)
 
 
+BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    *(("uniform", {"n_sampled": wrong}, "n_sampled") for wrong in (0, 1.5)),
+    *(("rf", {"nu": wrong}, "nu") for wrong in (0.0, float("nan"), 351.0)),
+    *(("rf", {"n_features": wrong}, "n_features") for wrong in (0, 65_537)),
+    *(("rf", {name: wrong}, name) for name, wrong in (("features", "sine"), ("scale", None))),
+    *(("rf", {"leaf": 0}, "leaf"), ("quadratic", {"alpha": -1.0}, "alpha")),
+    ("quadratic", {"n_sampled": 0}, "n_sampled"),
+    *(("kmeans", {"n_lists": 0}, "n_lists"), ("kmeans", {"n_lists": 9, "nprobe": 10}, "nprobe")),
+    *(("lns", {name: 0}, name) for name in ("cap", "n_uniform")),
+    *(("lns", {"hashes": wrong}, "bits") for wrong in (0, 17)),
+    *(("lns", {"query": "both"}, "query"), ("lns", {"hashing": "minhash"}, "hashing")),
+    ("lns", {"hashing": "dwta", "window": 5}, "window"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "field"), BAD_OPTIONS)
+def test_bad_options_are_named(name: str, options: dict[str, Any], field: str) -> None:
+    with refused(field):
+        make(name, D, V, **options)
+
+
 @EVERY
 def test_autocast_changes_nothing_but_the_rounding_of_hidden(name: str) -> None:
     criterion, hidden_states = make(name, D, V), rows().bfloat16().requires_grad_()

@@ -1,5 +1,4 @@
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -110,12 +109,6 @@ def test_bad_weights_are_named(counts: Tensor) -> None:
     ):
         with refused(field):
             call()
-
-
-@pytest.mark.parametrize("n_sampled", [0, 1.5])
-def test_no_draws_are_refused(n_sampled: Any) -> None:
-    with refused("n_sampled"):
-        FrequencyProposal(COUNTS, n_sampled=n_sampled)
 
 
 def test_the_gradients_bias_falls_as_one_over_the_draws() -> None:

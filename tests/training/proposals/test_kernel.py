@@ -151,23 +151,6 @@ def test_exports_are_softmaxes_and_features_need_unit_vectors() -> None:
     assert Quadratic().alpha == 100  # as Blanc and Rendle have it
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "field"),
-    [
-        *[("rf", {"nu": nu}, "nu") for nu in (0.0, float("nan"), 351.0)],
-        ("rf", {"features": "sine"}, "features"),
-        *[("rf", {"n_features": wrong}, "n_features") for wrong in (0, 65_537)],
-        ("rf", {"scale": None}, "scale"),
-        ("rf", {"leaf": 0}, "leaf"),
-        ("quadratic", {"alpha": -1.0}, "alpha"),
-        ("quadratic", {"n_sampled": 0}, "n_sampled"),
-    ],
-)
-def test_options_out_of_range_are_named(name: str, options: dict[str, Any], field: str) -> None:
-    with refused(field):
-        LOSSES[name](DIM, 20, **options)
-
-
 V, D = 7, 5
 MEMBERS = torch.tensor([[0, 1, 2], [3, 4, 5], [6, V, V]])  # V: a place without a class
 TARGETS = Targets(torch.arange(4), torch.tensor([0, 6, 3, 3]), 4, True)

@@ -9,7 +9,6 @@ from logitsieve.heads import Softmax
 from logitsieve.training import KMeans, SampledSoftmax
 from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.proposals.kmeans import cluster_arrays
-from tests.refusals import refused
 from tests.synthetic import make_softmax
 
 V, D = 300, 8
@@ -84,11 +83,3 @@ def test_an_update_clusters_anew_and_a_state_goes_on_with_the_same_lists() -> No
     for lists in (one.lists, two.lists):
         lists.rebuild(*other.classes.detached())
     np.testing.assert_equal(one.lists.arrays, two.lists.arrays)
-
-
-@pytest.mark.parametrize(
-    ("options", "field"), [({"n_lists": 0}, "n_lists"), ({"n_lists": 9, "nprobe": 10}, "nprobe")]
-)
-def test_bad_options_are_named(options: dict[str, int], field: str) -> None:
-    with refused(field):
-        make(**options)

@@ -195,20 +195,3 @@ def test_defaults_follow_the_classes_and_only_what_is_corrected_is_exported() ->
     assert SampledSoftmax(D, V, LNS()).export().weight.shape == (V, D)
     with refused("export", r"what collides.*cannot be served"):
         SampledSoftmax(D, V, LNS(corrected=False)).export()
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"query": "both"}, "query"),
-        ({"hashing": "minhash"}, "hashing"),
-        ({"cap": 0}, "cap"),
-        ({"n_uniform": 0}, "n_uniform"),
-        ({"hashes": 17}, "bits"),
-        ({"hashes": 0}, "bits"),
-        ({"hashing": "dwta", "window": 5}, "window"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, Any], field: str) -> None:
-    with refused(field):
-        SampledSoftmax(D, V, LNS(**options))
