@@ -148,19 +148,16 @@ def test_penalties_count_the_last_tokens() -> None:
 def test_tokens_that_the_file_suppresses_are_never_chosen(make_gguf: Make) -> None:
     with LlamaContext(make_gguf()) as plain:
         chosen = generate(plain, "the time", max_tokens=9, ignore_end=True)
-        for _ in chosen:
-            pass
+        list(chosen)
     listed = sorted({*chosen.ids[0]})
     path = make_gguf(keys=(("tokenizer.ggml.suppress_tokens", [*listed, 1 << 20]),))
     with LlamaContext(path) as context:
         weight = context.gguf.matrix.rows(slice(None))
         head = LlamaAttachment(context, DecoderOutput(DenseDecoder(weight), {}, len(weight), None))
         others = head.generate("the time", max_tokens=9, ignore_end=True)
-        for _ in others:
-            pass
+        list(others)
         head.detach()
         own = generate(context, "the time", max_tokens=9, ignore_end=True)
-        for _ in own:
-            pass
+        list(own)
     assert own.ids == others.ids
     assert not {*own.ids[0]} & {*listed}

@@ -10,7 +10,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.mask import packed
 from logitsieve.api.results import Bool
 from logitsieve.decoding import LocalDecoder
-from tests.oracle import best, chi_square_p, log_sum_exp, logits64
+from tests.oracle import best, log_sum_exp, logits64
 from tests.synthetic import make_hidden
 
 ROWS, SHARES = 6, [0.05, 0.3, 0.95]
@@ -106,17 +106,6 @@ def test_draws_are_those_from_lists_of_the_same_ids(
     if options.get("log_probs", True):
         off = 12 * (0.0 if (error := found.answer.log_z_error) is None else error.max()) + 2e-5
         np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=off)
-
-
-def test_draws_follow_the_masked_softmax(decoder: LocalDecoder, hidden_states: Any) -> None:
-    softmax, draws = decoder.index.softmax, 3000
-    bits = bits_of(0.3, softmax.vocab_size)
-    logits = logits64(softmax.weight, softmax.bias, hidden_states[:1])[0]
-    left = np.where(bits[0], logits, -np.inf)
-    rows, mask = np.repeat(hidden_states[:1], draws, axis=0), Constraints(mask=packed(bits)[0])
-    found = decoder.sample(rows, constraints=mask, seeds=range(draws), head="sketch")
-    chances = np.exp(left - log_sum_exp(left))
-    assert chi_square_p(np.bincount(found.ids[:, 0], minlength=left.size), chances) > 1e-4
 
 
 @pytest.mark.parametrize("normalizer", ["full", "sketch", "approximate", "candidates", "sampled"])
