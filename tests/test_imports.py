@@ -140,10 +140,9 @@ def modules_after(*steps: str) -> list[set[str]]:
 
 def test_the_client_and_the_builder_load_no_large_package() -> None:
     heavy = {"torch", "numba", "faiss", "safetensors", "prometheus_client", "logitsieve.heads"}
-    [loaded] = modules_after("import logitsieve.client")
-    assert not loaded & {*heavy, "logitsieve.index", "logitsieve.kernels"}
-    [loaded] = modules_after("import logitsieve.index_builder")
-    assert not loaded & {"torch", "faiss", "numba"}
+    client, both = modules_after("import logitsieve.client", "import logitsieve.index_builder")
+    assert not client & {*heavy, "logitsieve.index", "logitsieve.kernels"}
+    assert not both & {"torch", "faiss", "numba"}
 
 
 def test_importing_all_of_it_loads_nothing_until_a_name_is_read() -> None:

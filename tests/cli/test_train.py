@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from logitsieve.index import open_index
-from logitsieve.training import LOSSES
 from tests.cli.conftest import SMALL, Run
 from tests.server.running import process
 
@@ -34,10 +33,7 @@ def test_training_ends_and_a_run_keeps_its_options(run: Run, text: Path, tmp_pat
 
 
 def test_losses_are_listed_and_must_be_servable(run: Run, text: Path, tmp_path: Path) -> None:
-    shown = run("train", "--losses").stdout
-    for name in LOSSES:
-        assert name in shown
-    assert "n_sampled" in shown
+    assert "n_sampled" in run("train", "--losses").stdout
     options = ("--epochs", 1, "--batch-size", 4, "--loss", "quadratic", "--capture", 99)
     command = ("train", "--text", text, "--out", tmp_path / "run", *options)
     run(*command, code=2, says="loss: got quadratic")

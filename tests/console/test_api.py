@@ -39,12 +39,11 @@ def test_work_runs_at_a_lower_priority_and_under_a_lease(routes: Routes) -> None
         asyncio.run(desk.run(work, "demo@2"))
 
 
-async def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
+async def filled(routes: Routes) -> tuple[Desk, list[asyncio.Task[None]], threading.Event]:
+    """A desk with as many questions as it takes, and the event that those at work wait for."""
     entered, leaving = threading.Semaphore(0), threading.Event()
-    running: list[int] = []
 
     def work(decoder: LocalDecoder) -> None:
-        running.append(1)
         entered.release()
         assert leaving.wait(WAIT_S)
 
@@ -52,25 +51,21 @@ async def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> Non
     asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
     for _ in range(AT_ONCE):
         await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
-    assert len(running) == AT_ONCE
+    assert not entered.acquire(blocking=False)
+    return desk, asked, leaving
+
+
+async def test_two_at_once_and_no_more_than_a_few_waiting(routes: Routes) -> None:
+    desk, asked, leaving = await filled(routes)
     with pytest.raises(Overloaded):
-        await desk.run(work, "demo")
+        await desk.run(lambda decoder: None, "demo")
     leaving.set()
     assert await asyncio.gather(*asked) == [None] * MOST_WAITING
     desk.close()
 
 
 async def test_questions_that_wait_at_the_end_are_told_of_it(routes: Routes) -> None:
-    entered, leaving = threading.Semaphore(0), threading.Event()
-
-    def work(decoder: LocalDecoder) -> None:
-        entered.release()
-        assert leaving.wait(WAIT_S)
-
-    desk = Desk(lambda: routes, let_in)
-    asked = [asyncio.create_task(desk.run(work, "demo")) for _ in range(MOST_WAITING)]
-    for _ in range(AT_ONCE):
-        await asyncio.to_thread(entered.acquire, timeout=WAIT_S)
+    desk, asked, leaving = await filled(routes)
     closing = asyncio.create_task(asyncio.to_thread(desk.close))
     told = await asyncio.gather(*asked[AT_ONCE:], return_exceptions=True)
     leaving.set()

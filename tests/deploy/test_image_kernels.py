@@ -5,9 +5,10 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import llvmlite.binding as llvm
 import pytest
@@ -17,6 +18,11 @@ from logitsieve.utils.own_files import write_own
 from tests.deploy.dockerfile import REPOSITORY
 
 SCRIPT = REPOSITORY / "deploy" / "image" / "kernels.py"
+SPEC = spec_from_file_location("kernels", SCRIPT)
+assert SPEC is not None
+assert SPEC.loader is not None
+script: Any = module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
 OLDER = "sse3 ssse3 sse4.1 sse4.2 popcnt"
 LEVEL3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe sahf xsave"
 LEVEL4 = "avx512bw avx512cd avx512dq avx512f avx512vl"
@@ -39,18 +45,6 @@ OTHERS = {
 }
 
 
-def settings_for(features: set[str]) -> dict[str, str]:
-    """Numba's settings that the script chooses."""
-    choose = (
-        "import json, sys, kernels; print(json.dumps(kernels.environment_of(set(sys.argv[1:]))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", choose, *sorted(features)],
-        cwd=SCRIPT.parent, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return dict(json.loads(done.stdout))
-
-
 def asked() -> set[str]:
     sources = (REPOSITORY / "core/logitsieve/kernels").rglob("*.py")
     return {name for path in sources for name in re.findall(r'has\("([\w.]+)"\)', path.read_text())}
@@ -58,7 +52,7 @@ def asked() -> set[str]:
 
 @pytest.mark.parametrize("host", SUITED.values(), ids=list(SUITED))
 def test_no_processor_gets_slower_code_than_its_own(host: set[str]) -> None:
-    settings = settings_for(host)
+    settings = script.environment_of(host)
     named = {name.removeprefix("+") for name in settings["NUMBA_CPU_FEATURES"].split(",")}
     assert named <= host
     assert settings["NUMBA_CPU_NAME"] == ("x86-64-v4" if host >= V4 else "x86-64-v3")
@@ -70,7 +64,7 @@ def test_no_processor_gets_slower_code_than_its_own(host: set[str]) -> None:
 
 @pytest.mark.parametrize("host", OTHERS.values(), ids=list(OTHERS))
 def test_a_processor_of_another_kind_compiles_its_own(host: set[str]) -> None:
-    assert settings_for(host) == {}
+    assert script.environment_of(host) == {}
 
 
 def test_who_runs_the_image_may_read_what_its_builder_compiled(
@@ -85,8 +79,6 @@ def test_who_runs_the_image_may_read_what_its_builder_compiled(
         def wait(self) -> int:
             return 0
 
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    script = import_module("kernels")
     monkeypatch.setattr(script, "subprocess", SimpleNamespace(Popen=Compiling))
     monkeypatch.setattr(script.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "argv", ["kernels.py", "compile", str(folder)])
@@ -115,5 +107,5 @@ def run(**environment: str) -> dict[str, str]:
 
 def test_a_command_runs_with_the_settings_unless_it_has_its_own() -> None:
     here = {name for name, there in llvm.get_host_cpu_features().items() if there}
-    assert run() == settings_for(here)
+    assert run() == script.environment_of(here)
     assert run(NUMBA_CPU_NAME="generic") == {"NUMBA_CPU_NAME": "generic"}
