@@ -151,8 +151,13 @@ def filtered(
     return [int(i) for i in order if probs[i] >= min_p * probs[order[0]]]
 
 
-def gumbel_noise(seed: int, step: int, draw: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The noise of ids of a draw: -log of exponentials, of which 16 ids are drawn by the least."""
+def gumbel_noise(
+    seed: int, step: int, draw: int | NDArray[np.int64], ids: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The noise of ids of a draw: -log of exponentials, of which 16 ids are drawn by the least.
+
+    Draws [N, 1] and ids [V] have noise [N, V].
+    """
     ids = np.asarray(ids)
     bits = random_bits(seed, step, draw | 1 << 30, ids // 16)
     exponentials = -np.log(uniforms(bits)) / 16
@@ -166,11 +171,13 @@ def uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.asarray((bits >> np.uint64(12)).astype(np.float64) * 2.0**-52 + 2.0**-53)
 
 
-def random_bits(seed: int, step: int, draw: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
+def random_bits(
+    seed: int, step: int, draw: int | NDArray[np.int64], places: NDArray[np.int64]
+) -> NDArray[np.uint64]:
     """Philox4x32-10 with the key `seed`, two places a counter."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    counter = [np.asarray(places, np.uint64) >> np.uint64(1)]
-    counter += [np.full_like(counter[0], word) for word in (draw, step & 0xFFFFFFFF, step >> 32)]
+    words = np.asarray(places) >> 1, draw, step & 0xFFFFFFFF, step >> 32
+    counter = list(np.broadcast_arrays(*(np.asarray(word, np.uint64) for word in words)))
     keys = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
         one, other = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
@@ -197,8 +204,9 @@ def drawn(
     """
     ids = np.arange(len(logits_V)) if left is None else np.sort(np.asarray(left, np.int64))
     scaled = (logits_V[ids] - logits_V.max()) * (1.0 / temperature)
-    noise = (gumbel_noise(seed, step, draw, ids) for draw in range(draws))
-    return [int(ids[np.argmax(scaled + each)]) for each in noise]
+    noise = gumbel_noise(seed, step, np.arange(draws)[:, None], ids)
+    found: list[int] = ids[np.argmax(scaled + noise, axis=1)].tolist()
+    return found
 
 
 def chi_square_p(counts: NDArray[np.int64], probs: NDArray[np.float64]) -> float:

@@ -1,21 +1,16 @@
 """Draws without replacement against the largest perturbed logits by brute force in float64."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from logitsieve.api.constraints import Constraints
-from logitsieve.decoding import LocalDecoder, distinct, open_sharded
-from logitsieve.index import open_index, split_index
+from logitsieve.decoding import LocalDecoder, distinct
 from tests.decoding.normalized import CONSTRAINTS, HIDDEN, ORDER, SIZE, logits_of
-from tests.oracle import chi_square_p, filtered, gumbel_noise, log_sum_exp, softmax
+from tests.oracle import filtered, gumbel_noise, log_sum_exp
 from tests.refusals import refused
-from tests.synthetic import make_hidden, make_softmax, write_heads
 
 SEEDS, NONE = range(4), (0, 1.0, 0.0)
-CONSTRAINTS_OF_SHARDS = Constraints(banned=[1, 2], biased=[600], bias=[2.0])
 
 
 def largest(
@@ -72,28 +67,6 @@ def test_no_id_outside_of_the_list_is_forgotten(
     assert outside > 5
 
 
-@pytest.mark.parametrize("head", ["full", "sketch"])
-def test_pairs_follow_the_law_of_draws_without_replacement(
-    decoder: LocalDecoder, head: str
-) -> None:
-    rows, shown = 20_000, 4
-    hidden = np.repeat(HIDDEN[:1], rows, axis=0)
-    options: Any = {"log_probs": False, "temperature": 1.0, "head": head}
-    reply = decoder.sample(hidden, 2, replace=False, seeds=range(rows), **options)
-    probs = softmax(logits_of(None)[0])
-    pairs = probs[:, None] * probs / (1 - probs[:, None])
-    np.fill_diagonal(pairs, 0.0)
-    place = np.full(SIZE, shown)  # of the best ids, and one for all others
-    place[ORDER[0, :shown]] = range(shown)
-    law = np.zeros((shown + 1, shown + 1))
-    np.add.at(law, (place[:, None], place), pairs)
-    counts = np.zeros_like(law, np.int64)
-    np.add.at(counts, (place[reply.ids[:, 0]], place[reply.ids[:, 1]]), 1)
-    possible = law > 0
-    assert counts[~possible].sum() == 0
-    assert chi_square_p(counts[possible], law[possible]) > 1e-3
-
-
 def test_another_head_hands_such_draws_over(decoder: LocalDecoder) -> None:
     reply = decoder.sample(HIDDEN, 5, replace=False, seeds=SEEDS, head="svd")
     wanted = decoder.sample(HIDDEN, 5, replace=False, seeds=SEEDS, head="sketch")
@@ -109,22 +82,3 @@ def test_too_many_and_at_a_temperature_of_0(decoder: LocalDecoder) -> None:
         decoder.sample(HIDDEN, 2, replace=False, temperature=0.0)
     with refused("replace"):
         decoder.sample(HIDDEN, 2, replace=1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("filters", [{}, {"top_k": 9}])
-def test_shards_draw_what_the_whole_draws(tmp_path: Path, filters: dict[str, Any]) -> None:
-    softmax_, hidden = make_softmax(vocab_size=700, dim=16), make_hidden(5, 16)
-    whole = write_heads(tmp_path / "lm" / "1", softmax_, "sketch")
-    split_index(whole, tmp_path / "shards" / "lm" / "1", 3)
-    options: Any = {"seeds": 5, "replace": False, "temperature": 0.8, **filters}
-    options["constraints"] = CONSTRAINTS_OF_SHARDS
-    wanted = LocalDecoder(open_index(whole)).sample(hidden, 12, **options)
-    sharded = open_sharded(tmp_path / "shards" / "lm" / "1")
-    found = sharded.sample(hidden, 12, **options)
-    np.testing.assert_array_equal(found.ids, wanted.ids)
-    assert wanted.perturbed is not None
-    assert found.perturbed is not None
-    np.testing.assert_allclose(found.perturbed, wanted.perturbed, rtol=1e-5, atol=1e-4)
-    with refused("samples", "at most 700"):
-        sharded.sample(hidden, 701, replace=False)
-    sharded.close()

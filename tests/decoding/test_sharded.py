@@ -48,6 +48,8 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"top_k": V, "top_p": 0.8},
     {"top_k": 300, "min_p": 0.05},
     {"top_k": 40, "top_p": 0.6, "min_p": 0.01, "temperature": 1.3},
+    {"replace": False, "temperature": 0.8},
+    {"replace": False, "top_k": 9},
 )
 
 
@@ -183,6 +185,9 @@ def test_draws_are_those_of_the_whole(
         np.testing.assert_array_equal(one.ids, other.ids)
         off = 1e-5 if head == "full" else 0.5  # where codes alone bound log Z
         np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=0, atol=off)
+        assert (one.perturbed is None) == (other.perturbed is None) == how.get("replace", True)
+        if one.perturbed is not None and other.perturbed is not None:
+            np.testing.assert_allclose(one.perturbed, other.perturbed, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["none", "banned", "allowed by row"])
@@ -394,6 +399,7 @@ def test_when_a_draw_is_sure(off: float, least: float, gap: float, settled: bool
         ("top_p", lambda d: d.sample(HIDDEN, top_p=2.0)),
         ("top_p", lambda d: d.sample(HIDDEN, top_p=0.9)),
         ("min_p", lambda d: d.sample(HIDDEN, min_p=0.1)),
+        ("samples", lambda d: d.sample(HIDDEN, V + 1, replace=False)),
     ],
 )
 def test_requests_that_are_refused(sharded: ShardedDecoder, field: str, call: Any) -> None:
