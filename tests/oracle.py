@@ -187,7 +187,9 @@ def random_bits(
         ]  # fmt: skip
         keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
     odd = np.asarray(places) % 2 == 1
-    return np.where(odd, counter[2] | counter[3] << half, counter[0] | counter[1] << half)
+    return np.asarray(
+        np.where(odd, counter[2] | counter[3] << half, counter[0] | counter[1] << half)
+    )
 
 
 def drawn(

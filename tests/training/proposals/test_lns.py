@@ -21,6 +21,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 BOTH_QUERIES = pytest.mark.parametrize("query", ["label", "embedding"])
 TARGET = torch.tensor([3, 0, 77, 3])
+MANY: dict[str, Any] = {"classes": 1000, "n_uniform": 40, "cap": 40}
 
 
 def make(
@@ -69,10 +70,10 @@ def colliding(criterion: SampledSoftmax, hidden_states: Tensor, target: Tensor) 
 @pytest.mark.parametrize(
     ("family", "query", "options"),
     [
-        ("simhash", "label", {}),
+        ("simhash", "label", {"stale": True}),
         ("dwta", "embedding", {"cap": 4}),
-        ("dwta", "label", {"stale": True}),
-        ("dwta", "embedding", {"classes": 1000, "n_uniform": 40, "cap": 40}),
+        pytest.param("dwta", "label", {}, marks=pytest.mark.exhaustive),
+        pytest.param("dwta", "embedding", MANY, marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_estimate_of_Z_is_unbiased(family: str, query: str, options: dict[str, Any]) -> None:
@@ -81,7 +82,10 @@ def test_the_estimate_of_Z_is_unbiased(family: str, query: str, options: dict[st
     assert_mean_of_one(drawn, doubles(4, D, seed=1), TARGET, 0.1)
 
 
-@pytest.mark.parametrize(("family", "query"), [("simhash", "label"), ("dwta", "embedding")])
+@pytest.mark.parametrize(
+    ("family", "query"),
+    [pytest.param("simhash", "label", marks=pytest.mark.exhaustive), ("dwta", "embedding")],
+)
 def test_several_targets_leave_the_estimate_unbiased(family: str, query: str) -> None:
     """Whichever asks; uniform classes are drawn from those that are no targets, not from V - 1."""
     hidden_states, target = doubles(2, D, seed=1), torch.full((2, 60), -100)
