@@ -9,8 +9,8 @@ LIMITS = {
     "files of source": 326,
     "lines of source": 47_979,
     "lines of core/": 20_882,
-    "lines of tests/": 45_431,
-    "lines of tools/": 4_743,
+    "lines of tests/": 45_243,
+    "lines of tools/": 4_741,
     "lines of benchmarks/": 7_845,
 }
 LONGEST = 70  # lines of a function of the source
