@@ -80,7 +80,7 @@ COLUMNS = {
     "cpu_seconds": "CPU seconds",
 }
 FORMATS = {"p1": ".4g", "p5": ".4g", "rate": ".4g", "perplexity": ".1f", "mse": ".1e"}
-FORMATS |= {"gaussian_mse": ".1e"}
+FORMATS |= {"gaussian_mse": ".1e", "same_as_exact": ".1%"}
 SETTINGS = {
     "data": "on {}",
     "words": "{} words",
