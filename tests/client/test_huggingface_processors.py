@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as theirs
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.client.huggingface import attach
+from logitsieve.client.huggingface import GrammarMask, attach
 from logitsieve.client.huggingface_processors import EDITORS, WARPERS, draw_options
 from tests.client.dense import attach_dense, decoder_of, generate
 from tests.client.tiny_models import EOS, VOCABULARY, prompts
@@ -252,6 +252,76 @@ def test_grammars_of_other_packages_are_masks(
     assert all(each.mask is not None and each.allowed is None for each in masks)
     if not search.get("do_sample"):
         torch.testing.assert_close(made, expected)
+
+
+class ByLast(LogitsProcessor):
+    """A processor of a grammar that reads each hypothesis: its last id tells what may follow."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        every = torch.arange(scores.shape[1])
+        forbidden = torch.ones(scores.shape, dtype=torch.bool)
+        for row, last in enumerate(input_ids[:, -1].tolist()):
+            share = (2, 7, 60, 190)[last % 4]  # one in so many
+            forbidden[row] = (every * (1 + last)) % 383 % share != last % min(share, 3)
+            forbidden[row, 2 + last % 380] = False
+        return scores.masked_fill_(forbidden, -torch.inf)
+
+
+ByLast.__module__ = "outlines.backends.of_tests"
+BEAMS: list[dict[str, Any]] = [
+    {},
+    {"output_scores": True},
+    {"renormalize_logits": True},
+    {"do_sample": True, "top_k": 4, "temperature": 1.2},
+]
+
+
+@pytest.mark.parametrize("search", BEAMS, ids=str)
+def test_beams_follow_a_mask_for_each_hypothesis(
+    language_model: Any, search: dict[str, Any]
+) -> None:
+    given = prompts() | {"num_beams": 5, "num_return_sequences": 3, "max_new_tokens": 7}
+    given |= {"return_dict_in_generate": True} | search
+    decoder, asked, made = decoder_of(language_model), [], []
+    topk = decoder.topk
+
+    def watched(*args: Any, constraints: Any = None, **more: Any) -> Any:
+        asked.append(constraints)
+        return topk(*args, constraints=constraints, **more)
+
+    decoder.topk = watched  # type: ignore[method-assign]
+    for context in (nullcontext(), attach(language_model, decoder, head="full")):
+        torch.manual_seed(4)
+        with context:
+            made.append(language_model.generate(**given, logits_processor=[ByLast()]))
+    expected, found = made
+    torch.testing.assert_close(found.sequences, expected.sequences)
+    if "output_scores" in search:
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+    masks = [each.mask for each in asked if each is not None]
+    assert masks
+    assert {len(mask) for mask in masks} == {len(prompts()["input_ids"]) * 5}
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_beams_compare_what_bans_leave(language_model: Any, renormalize: bool) -> None:
+    """Half of the mass is banned, outside of the best ids too."""
+    banned = {"bad_words_ids": [[each] for each in range(2, VOCABULARY, 2)]}
+    options = banned | {"num_beams": 5, "renormalize_logits": renormalize}
+    expected = generate(language_model, **options)
+    with attach_dense(language_model, head="full"):
+        assert generate(language_model, **options) == expected
+
+
+def test_a_processor_of_the_users_own_may_be_a_mask(language_model: Any) -> None:
+    class Own(ByLast):
+        """Edits no single ids by itself."""
+
+    expected = generate(language_model, logits_processor=[Own()])
+    with attach_dense(language_model):
+        with refused("logits_processor", "Own"):
+            generate(language_model, logits_processor=[Own()])
+        assert generate(language_model, logits_processor=[GrammarMask(Own())]) == expected
 
 
 def test_a_processor_of_xgrammar_itself_is_a_mask(language_model: Any) -> None:

@@ -26,12 +26,13 @@ from transformers import (  # noqa: E402
     PreTrainedModel,
 )
 from transformers.generation.configuration_utils import GenerationMode  # noqa: E402
-from transformers.generation.logits_process import WhisperNoSpeechDetection  # noqa: E402
+from transformers.generation.logits_process import LogitNormalization, WhisperNoSpeechDetection  # noqa: E402
 
 from logitsieve.client.huggingface_head import DecoderHead, refuse_more_than_linear  # noqa: E402
 from logitsieve.client.huggingface_processors import (  # noqa: E402
     GUIDE,
     DecoderDraws,
+    GrammarMask,
     KnownLogits,
     by_steps,
     count_of_best,
@@ -40,6 +41,8 @@ from logitsieve.client.huggingface_processors import (  # noqa: E402
     guidance,
 )
 from logitsieve.client.huggingface_whisper import NoSpeech, first_timestamp  # noqa: E402
+
+__all__ = ["Attachment", "GrammarMask", "attach"]
 
 K = 10
 SERVED = (
@@ -179,7 +182,9 @@ class Attachment:
             read = first_timestamp(editing) is not None
             self.head.serve(generation_config, int(read), drawing=True)
             return LogitsProcessorList([*first, drawn])
-        self.head.serve(generation_config, max(_pairs(generation_config), best), drawing=False)
+        best = max(_pairs(generation_config), best)
+        normalised = any(type(each) is LogitNormalization for each in prepared)
+        self.head.serve(generation_config, best, drawing=False, normalised=normalised)
         if not editing:
             return LogitsProcessorList([*first, *prepared])
         end = 1 + max(at for at, each in enumerate(prepared) if each in editing)

@@ -65,18 +65,24 @@ class DecoderHead(nn.Module):
         """Answer all positions, with log Z, as outside of `generate`."""
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
-        self.drawing = self._last_only = self._scored = False
+        self.drawing = self._last_only = self._scored = self._normalised = False
         self.unread = False  # `generate` reads no logits
         self.whole = False  # compute all logits by the layer's own weights
         self.guided = False  # hidden states are combined before they are answered
         self.kept = False  # `generate` returns the logits
 
-    def serve(self, config: GenerationConfig, best: int, drawing: bool) -> None:
-        """Answer the last position; the choice, or an edit before the draw, needs `best` ids."""
+    def serve(
+        self, config: GenerationConfig, best: int, drawing: bool, normalised: bool = False
+    ) -> None:
+        """Answer the last position; the choice, or an edit before the draw, needs `best` ids.
+
+        `normalised` scores are compared by their values, whatever was edited before.
+        """
         self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
         self._last_only, self.drawing, self.whole = True, drawing, False
         self._scored, self.kept = bool(config.output_scores), bool(config.output_logits)
+        self._normalised = normalised
         self.unread = drawing and not (best or config.output_logits)
         beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
         # Warpers of a list leave no score outside it.
@@ -204,22 +210,26 @@ class DecoderHead(nn.Module):
         return ids.expand(logits.shape), logits.to(ids.device)
 
     @property
-    def scored(self) -> bool:
-        """True if the values of scores matter, and not only their order."""
-        return self._scored and self._log_z is not None
+    def valued(self) -> NormalizerName | None:
+        """The normalizer if the values of scores matter, and not only their order."""
+        return self._log_z if self._scored or self._normalised else None
 
-    def filled(self, top: LastAnswer, *more: tuple[Tensor, Tensor]) -> Tensor:
+    def filled(
+        self, top: LastAnswer, *more: tuple[Tensor, Tensor], others: Tensor | None = None
+    ) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
-        The other ids have the log of their mean mass, at most the last logit of `top`; without
-        log Z a logit far below, or -inf beside `more`.
+        The other ids, of which `others` [B] count unless it is all, have the log of their mean
+        mass, at most the last logit of `top`; without log Z a logit far below, or -inf beside
+        `more`.
         """
         if more:
             full = torch.full((len(top.ids), self.out_features), -torch.inf, device=top.ids.device)
         else:
-            last, others = top.logits[:, -1], self.out_features - top.ids.shape[1]
+            last, left = top.logits[:, -1], self.out_features - top.ids.shape[1]
             far = last - last.abs() - BELOW
-            other = far if top.log_z is None else self._mean(top, top.logits, others)
+            counted = left if others is None else others
+            other = far if top.log_z is None else self._mean(top, top.logits, counted)
             full = other[:, None].repeat(1, self.out_features)
         for ids, logits in ((top.ids, top.logits), *more):
             full.scatter_(1, ids, logits)

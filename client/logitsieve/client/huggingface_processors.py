@@ -187,7 +187,7 @@ class KnownLogits(LogitsProcessor):
         assert last is not None
         assert len(last.ids) == len(scores)
         read = None if self._first is None else self._head.computed_from(self._first)
-        if self._bans and not self._head.scored:
+        if self._bans and self._head.valued is None:
             edited = self._banned(last, input_ids, scores, read)
             if edited is not None:
                 return edited
@@ -195,13 +195,12 @@ class KnownLogits(LogitsProcessor):
         touched = after != 1
         if read is None and not touched.any():
             return _edited(self._processors, input_ids, scores)
-        plain = read is None and self._bans and last.log_z is None  # the order of ids alone is read
-        if plain and (top := self._allowed(last, touched)) is not None:
-            full = self._head.filled(top).to(scores.device)
-            return _edited(self._processors, input_ids, full)
         log_softmax = scores.to(last.ids.device).gather(1, last.ids[:, :1]) - last.logits[:, :1]
-        full = self._known(last, touched, after == -torch.inf, read) + log_softmax
-        return _edited(self._processors, input_ids, full.to(scores.device))
+        if read is None and self._bans:
+            full = self._allowed(last, ~touched)
+        else:
+            full = self._known(last, touched, after == -torch.inf, read)
+        return _edited(self._processors, input_ids, (full + log_softmax).to(scores.device))
 
     def _banned(
         self,
@@ -224,20 +223,25 @@ class KnownLogits(LogitsProcessor):
             enough = torch.where(edited[:, : self._first].amax(1) == -torch.inf, above, enough)
         return edited if enough.all() else None
 
-    def _allowed(self, last: LastAnswer, dead: Tensor) -> LastAnswer | None:
-        """Return the best allowed ids; None if a row has too few."""
-        count = self._head.enough
-        if int((~dead).sum(1).min()) < count:
-            return None
-        mask = Constraints(mask=packed((~dead).cpu().numpy()))
-        ids, logits, _ = self._head.topk(last.hidden_states, count, constraints=mask)
-        return last._replace(ids=ids, logits=logits)
+    def _allowed(self, last: LastAnswer, allowed: Tensor) -> Tensor:
+        """Return logits [B, V], exact at the best ids of a mask; the forbidden ones do not matter.
+
+        A row that allows fewer ids than the choice may need asks for some others beside them.
+        """
+        count, left = self._head.enough, allowed.sum(1)
+        more = (~allowed).cumsum(1) <= (count - left).clamp(min=0)[:, None]
+        mask = Constraints(mask=packed((allowed | more).cpu().numpy()))
+        ids, logits, log_z = self._head.topk(
+            last.hidden_states, count, self._head.valued, constraints=mask
+        )
+        top = LastAnswer(last.hidden_states, ids, logits, log_z)
+        return self._head.filled(top, others=left - count)
 
     def _known(
         self, last: LastAnswer, touched: Tensor, dead: Tensor, read: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         # The other ids' mean is right if the dead ones are not among them.
-        asked = touched.clone() if self._head.scored else touched & ~dead
+        asked = touched.clone() if self._head.valued else touched & ~dead
         if read is not None:
             touched[:, self._first :], asked[:, self._first :] = True, False
         free = (~touched).sum(1)
