@@ -141,11 +141,14 @@ def grammars_of(context: LlamaContext) -> Grammars:
     def ids(text: str) -> list[int]:
         return context.tokenize(text, begin=False, special=False)
 
+    mark = ids(MARK)
+
     def tokenize(text: str) -> Sequence[int]:
         """Return ids that spell a text exactly: some tokenizers put a space before it."""
-        raw, mark = text.encode(), ids(MARK)
-        for made in (ids(text), ids(MARK + text)):
-            made = made[len(mark) :] if made[: len(mark)] == mark else made
+        raw = text.encode()
+        for before in (0, len(mark)):
+            made = ids(MARK + text if before else text)
+            made = made[before:] if made[:before] == mark[:before] else made
             if b"".join(pieces[token] for token in made) == raw:
                 return made
         return longest_first(raw)

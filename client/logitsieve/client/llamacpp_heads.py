@@ -16,6 +16,7 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
+from logitsieve.api.mask import bits_of
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 from logitsieve.grammar.following import DRAWS, next_ids
@@ -65,7 +66,7 @@ class RowEdits:
         if self.allowed is not None:
             edited[~np.isin(ids, list(self.allowed))] = -np.inf
         if self.matcher is not None:
-            edited[~np.isin(ids, allowed_ids(self.matcher))] = -np.inf
+            edited[~bits_of(self.matcher.mask()[None], np.int64(0), ids)] = -np.inf
         return edited
 
 
@@ -284,8 +285,8 @@ def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int
         raise InvalidRequest("allowed", "no id that is not banned", "one or more")
     if drawing is None or drawing.temperature == 0:
         return int(ids[logits == best].min())
-    order = np.lexsort((ids, -logits))[: drawing.top_k or None]
-    order = order[logits[order] > -np.inf]
+    left = np.flatnonzero(logits > -np.inf)
+    order = left[np.lexsort((ids[left], -logits[left]))][: drawing.top_k or None]
     kept, inverse = logits[order], drawing.scale
     lengths, place = np.empty(1, np.int64), np.empty((1, 1), np.int32)
     cut_lists(np.array([0, len(kept)]), kept, inverse, *drawing.filters, lengths)

@@ -123,12 +123,16 @@ class LocalEngine(EngineBase):
         k = checked_k(request.k, index.vocab_size)
         edits = edits_of(index.softmax, constraints, hidden_states)
         wanted = wanted_of(edits, k, index.vocab_size)
-        best = best_edited(index.softmax, head, hidden_states, wanted, edits)
+        if edits.mask is not None and edits.plain:  # the head's logits are the answer's
+            ids, logits, *provenance = head.masked(edits.mask).topk(hidden_states, k)
+            source = Provenance(*provenance, head.max_error)
+        else:
+            best = best_edited(index.softmax, head, hidden_states, wanted, edits)
+            ids, logits, source = best.ids, best.logits.astype(np.float32), best.provenance
         if self._normalizer is not None:
             query = Query(index, head, hidden_states, edits, k, width=self.width).by(head)
             log_z = self._normalizer.log_z(query).rounded()
-        answer = self._origin(started, best.provenance, self.normalizer, log_z)
-        return TopKReply(best.ids, best.logits.astype(np.float32), answer)
+        return TopKReply(ids, logits, self._origin(started, source, self.normalizer, log_z))
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
         """Return logit - log Z of the ids; -inf if p = 0.

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from logitsieve.api.constraints import Constraints, IdLists, IdSets
+from logitsieve.api.constraints import SETS, Constraints, IdLists, IdSets
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.mask import bits_of, check_some_bits, count_bits, unpacked
 from logitsieve.api.results import (
@@ -20,7 +20,7 @@ from logitsieve.api.results import (
     Provenance,
     offsets_of,
 )
-from logitsieve.heads._base.edits import Edits, among, answerable, keys_of
+from logitsieve.heads._base.edits import Edits, among, answerable, keys_of, no_edits
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
@@ -48,14 +48,18 @@ def edits_of(
     sets, size = constraints.for_rows(len(hidden_states)), softmax.vocab_size
     if rows is not None:
         sets, hidden_states = sets.take(rows), hidden_states[rows]
+    mask = checked_mask(sets.mask, size)
+    few = mask is not None and FEW_ALLOWED * count_bits(mask).max() <= size
+    if mask is not None and not few and all(getattr(sets, name) is None for name in SETS):
+        return no_edits(len(hidden_states))._replace(mask=mask)
     banned = _rising(keys_of_sets(sets.banned, size, "constraints.banned"))
     biased = keys_of_sets(sets.biased, size, "constraints.biased")
     repeated = _rising(keys_of_sets(sets.repeated, size, "constraints.repeated"))
     if sets.repetition_penalty == 1.0:
         repeated = repeated[:0]
     allowed = _rising(keys_of_sets(sets.allowed, size, "constraints.allowed"))
-    allow_list, mask = sets.allowed is not None, checked_mask(sets.mask, size)
-    if mask is not None and not allow_list and FEW_ALLOWED * count_bits(mask).max() <= size:
+    allow_list = sets.allowed is not None
+    if few and mask is not None and not allow_list:
         allow_list, allowed = True, np.flatnonzero(unpacked(mask, size))
     if allow_list:
         keys = allowed[~among(allowed, banned)]

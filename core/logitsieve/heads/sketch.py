@@ -14,7 +14,7 @@ import numpy as np
 from logitsieve.api.keywords import BELOW_1, MAX_ERROR
 from logitsieve.api.mask import count_bits
 from logitsieve.api.requests import Sampling
-from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, Int32, TopK
+from logitsieve.api.results import ArrayLike, Candidates, Float32, Float64, TopK
 from logitsieve.heads._base.edits import Edits
 from logitsieve.heads._base.head import FLOAT64, INT32, Knob, by_knob, ready_request, refuse_first
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
@@ -103,7 +103,6 @@ class SketchHead(Head):
         )
     )
     quick_best = True
-    _fewer: Float64 | None = None  # [B] a factor of errors of log Z under a mask
 
     def _prepare(self) -> None:
         return
@@ -115,13 +114,6 @@ class SketchHead(Head):
         # Level 0 of every row, and as much again as the first level where it rules few rows out.
         read = self._arrays["coarse"].nbytes + self._arrays["first"].nbytes
         self._describe(descriptor, read)
-
-    def masked(self, mask: Int32) -> Self:
-        """See `Head.masked`; errors of fewer rows average out less."""
-        other = super().masked(mask)
-        other._fewer = np.sqrt(self._vocab_size / np.maximum(count_bits(mask), 1))
-        other._full = self._full.masked(mask)
-        return other
 
     def up_to(self, most_rows: int) -> Self:
         """Return the head that leaves calls of more rows to the product of `full`."""
@@ -175,8 +167,8 @@ class SketchHead(Head):
         merge_shares(ids, logits, best.ids, best.logits)
         if summed:
             estimate_log_z(sums, best.logits, scale, best.log_z, best.errors)
-            if self._fewer is not None:
-                best.errors[:] *= self._fewer
+            if self._mask is not None:  # errors of fewer rows average out less
+                best.errors[:] *= np.sqrt(self._vocab_size / np.maximum(count_bits(self._mask), 1))
         self._add_scanned(computed, best.scanned)
         best.proven.fill(self.proves)
         return best, np.maximum.reduce(floors)
@@ -216,8 +208,13 @@ class SketchHead(Head):
         return self._full.draw(hidden_states, how, scale, edits, first_id)
 
     @cached_property
-    def _full(self) -> FullHead:
+    def _of_all(self) -> FullHead:
         return FullHead(self._softmax, threads=self._threads)
+
+    @property
+    def _full(self) -> FullHead:
+        """The head of all logits, under the mask."""
+        return self._of_all if self._mask is None else self._of_all.masked(self._mask)
 
     def warm(self) -> None:
         super().warm()

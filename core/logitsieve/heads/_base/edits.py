@@ -39,6 +39,8 @@ class Edits(NamedTuple):
 
     def remaining(self, vocab_size: int) -> Int64:
         """Count the allowed ids of each row, [B]."""
+        if self.mask is not None and not self.ids.size:
+            return count_bits(self.mask)
         named = self.answerable()
         return named if self.allow_list else self.unnamed(vocab_size) + named
 

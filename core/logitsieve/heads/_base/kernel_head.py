@@ -192,7 +192,8 @@ class Head(ABC):
         other._mask = mask
         other._descriptor = masked_by(self._descriptor, mask)
         other._address = other._descriptor.ctypes.data
-        other._shares = [masked_by(share, mask) for share in self._shares]
+        if len(self._shares) > 1:  # one is never read
+            other._shares = [masked_by(share, mask) for share in self._shares]
         return other
 
     def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
