@@ -77,6 +77,27 @@ def test_texts_of_a_schema_validate(grammars: Grammars, schema: Any) -> None:
         jsonschema.validate(json.loads(written(grammar.matcher(), seed)), schema)
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({**NAMED, "additionalProperties": {"type": "integer"}}, '{"\\u006eame": 1}'),
+        ({"patternProperties": {"^x": {"type": "null"}}, "type": "object"}, '{"\\u0078": 1}'),
+        ({"type": "string", "pattern": "^[^x]$"}, '"\\u0078"'),
+        ({"type": "object", "additionalProperties": {}, "minProperties": 1}, "{}"),
+        ({"allOf": [{"maximum": 3}, {"type": "integer"}], "minimum": 1}, "0"),
+    ],
+    ids=str,
+)
+def test_no_text_of_another_schema_is_allowed(grammars: Grammars, schema: Any, text: str) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(text), schema)
+    matcher = grammars.json_schema(schema).matcher()
+    with refused("token"):
+        for byte in text.encode():
+            matcher.accept(byte)
+        matcher.accept(END)
+
+
 def test_what_a_matcher_allows_is_its_mask(grammars: Grammars) -> None:
     schema = {"type": "object", "properties": {"name": {"enum": [12, True]}}, "required": ["name"]}
     rng = np.random.default_rng(0)
@@ -129,6 +150,13 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "a remote reference": ("json_schema", {"$ref": "https://example.com/schema.json"}),
     "endless": ("json_schema", {"$ref": "#"}),
     "options of llguidance": ("json_schema", {"x-guidance": {"lenient": True}}),
+    "hidden options of llguidance": ("json_schema", '{"x\\u002dguidance": {"lenient": true}}'),
+    "more names than it counts": ("json_schema", {"type": "object", "minProperties": 2}),
+    "one of two that overlap": ("json_schema", {"oneOf": [{"minLength": 2}, {"maxLength": 3}]}),
+    "a keyword of dependence": ("json_schema", {"dependentRequired": {"a": ["b"]}}),
+    "a remote meaning": ("json_schema", {"unevaluatedProperties": False}),
+    "an unknown format": ("json_schema", {"type": "string", "format": "iri"}),
+    "a cycle": ("json_schema", {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
     "too large": ("json_schema", {"enum": ["x" * 70_000]}),
     "too deep": ("json_schema", "".join(['{"items": '] * 99) + "{}" + "}" * 99),
     "no pattern": ("regex", "(a"),

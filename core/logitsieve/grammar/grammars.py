@@ -28,8 +28,13 @@ LIMITS: dict[str, Any] = {
     "max_lexer_states": 10_000,
     "max_grammar_size": 50_000,
 }
-# Between the tokens of JSON, so that no text of white space alone goes on: as llama.cpp has it.
-WHITE_SPACE = r"( |\n {0,20})"
+OF_LLGUIDANCE = "x-guidance"  # the key of its options in a schema
+JSON_OPTIONS = {
+    # Between the tokens of JSON, so that no text of white space alone goes on: as llama.cpp has it.
+    "whitespace_pattern": r"( |\n {0,20})",
+    # Without \\u, by which llguidance takes names that the schema knows for others.
+    "json_allowed_escapes": 'nrbtf"\\',
+}
 SPECIAL = b"\xff"  # before the name of a special token, which no text spells
 
 
@@ -76,13 +81,9 @@ class Grammars:
             raise InvalidRequest(name, f"{text!a:.80}", "a JSON schema: an object, true or false")
         if read is False:
             raise InvalidRequest(name, "false", "a schema that allows a text")
-        if depth(read) > DEEPEST:
-            raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
-        if "x-guidance" in text:
-            raise InvalidRequest(name, "x-guidance", "keywords of JSON schemas")
         read = {} if read is True else read
-        options = {"whitespace_pattern": WHITE_SPACE}
-        made = self._matchers.grammar_from_json_schema(read, overrides=options)
+        check_schema(read, name)
+        made = self._matchers.grammar_from_json_schema(read, overrides=JSON_OPTIONS)
         return self._compiled(made, name)
 
     def json_object(self, name: str = "json_schema") -> Grammar:
@@ -212,6 +213,25 @@ def _check_size(text: str, name: str) -> None:
         raise InvalidRequest(name, f"{text!a:.80}", "a text")
     if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
         raise InvalidRequest(name, f"{size} bytes", f"at most {MOST_BYTES} bytes")
+
+
+def check_schema(schema: Mapping[str, Any], name: str) -> None:
+    """InvalidRequest names `name` if llguidance might make texts of another schema."""
+    if depth(schema) > DEEPEST:
+        raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
+    left: list[Any] = [schema]
+    while left:
+        each = left.pop()
+        left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        if not isinstance(each, dict):
+            continue
+        if OF_LLGUIDANCE in each:
+            raise InvalidRequest(name, OF_LLGUIDANCE, "keywords of JSON schemas")
+        least, named = each.get("minProperties"), each.get("required")
+        most = 1 + (len(named) if isinstance(named, list) else 0)
+        if isinstance(least, int) and least > most:  # other names may be written twice
+            allowed = f"at most {most}, one more than the names in required"
+            raise InvalidRequest(name, f"minProperties {least}", allowed)
 
 
 def depth(value: Any) -> int:

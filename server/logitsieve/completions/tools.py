@@ -12,7 +12,7 @@ from typing import Any
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.completions.checkers import Checker, anything, boolean, checked, object_of, text
 from logitsieve.completions.structured import Structure
-from logitsieve.grammar.grammars import DEEPEST, WHITE_SPACE, depth
+from logitsieve.grammar.grammars import JSON_OPTIONS, OF_LLGUIDANCE, check_schema
 
 MOST_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -57,9 +57,9 @@ def _name(name: str, value: Any) -> str:
 
 
 def _parameters(name: str, value: Any) -> dict[str, Any]:
-    if type(value) is not dict or depth(value) > DEEPEST:
-        allowed = f"a JSON schema of an object, of at most {DEEPEST} levels"
-        raise InvalidRequest(name, f"{value!a:.80}", allowed)
+    if type(value) is not dict:
+        raise InvalidRequest(name, f"{value!a:.80}", "a JSON schema of an object")
+    check_schema(value, name)
     return value
 
 
@@ -102,7 +102,7 @@ def _grammar(functions: Sequence[dict[str, Any]], marked: bool, optional: bool) 
     lines = ["call: " + " | ".join(f"call_{place}" for place in range(len(functions)))]
     for place, function in enumerate(functions):
         schema = {"type": "object", **function.get("parameters", {})}
-        schema["x-guidance"] = {"whitespace_pattern": WHITE_SPACE}
+        schema[OF_LLGUIDANCE] = JSON_OPTIONS
         begin = json.dumps('{"name": "' + function["name"] + '", "arguments": ')
         lines.append(f'call_{place}: {begin} args_{place} "}}"')
         lines.append(f"args_{place}: %json {json.dumps(schema)}")
