@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -66,6 +67,20 @@ def test_other_requests_are_not_changed_by_a_structured_one(client: Client) -> N
     body = {**plain, "prompt": ["the of"], "guided_regex": "m{8}"}
     assert client.completion(**body)["choices"][0]["text"] == "m" * 8
     assert client.completion(**plain)["choices"][0]["text"] == alone
+
+
+def test_a_grammar_that_fails_at_a_step_ends_its_own_request_alone(client: Client) -> None:
+    names = {f"p{number}": {"type": "null"} for number in range(1500)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    plain: dict[str, Any] = {"prompt": "the of", "max_tokens": 120, "temperature": 0}
+    alone = client.completion(**plain)["choices"][0]["text"]
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(client.completion, **plain)
+        for _ in range(5):
+            asked = {"prompt": "the", "guided_json": schema}
+            error = client.refused("/v1/completions", asked)
+            assert (error["status"], error["param"]) == (400, "guided_json")
+        assert other.result()["choices"][0]["text"] == alone
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -157,6 +157,11 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "a remote meaning": ("json_schema", {"unevaluatedProperties": False}),
     "an unknown format": ("json_schema", {"type": "string", "format": "iri"}),
     "a cycle": ("json_schema", {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+    "a number of 300 digits": ("json_schema", {"type": "integer", "minimum": 10**300}),
+    "half a character": ("json_schema", '{"const": "\\ud800"}'),
+    "half a character of a pattern": ("regex", "\ud800"),
+    "a state for each remainder": ("json_schema", {"type": "integer", "multipleOf": 99_999_999}),
+    "... of both": ("json_schema", {"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]}),
     "too large": ("json_schema", {"enum": ["x" * 70_000]}),
     "too deep": ("json_schema", "".join(['{"items": '] * 99) + "{}" + "}" * 99),
     "no pattern": ("regex", "(a"),
@@ -165,6 +170,7 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "a huge pattern": ("regex", "x" * 70_000),
     "no text": ("regex", ""),
     "an unknown rule": ("lark", 'start: "a" | other'),
+    "a state for each remainder in Lark": ("lark", 'start: %json {"multipleOf": 99999999}'),
     "no start": ("lark", 'other: "a"'),
 }
 
@@ -183,6 +189,16 @@ def test_a_grammar_beyond_the_limits_is_refused(
     monkeypatch.setitem(LIMITS, "initial_lexer_fuel", 10)
     with refused("guided", "too big"):
         grammars.json_schema({"enum": ["one", "two", "three"]}, "guided")
+
+
+def test_an_allowed_id_beyond_a_limit_names_the_grammar(grammars: Grammars) -> None:
+    """Each of 1,500 names that may come is an item of the parser."""
+    names = {f"p{number}": {"type": "null"} for number in range(1500)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    matcher = grammars.json_schema(schema, "guided").matcher()
+    assert ord("{") in allowed_ids(matcher)
+    with refused("guided", "items"):
+        matcher.accept(ord("{"))
 
 
 def test_a_step_beyond_its_limits_is_refused() -> None:

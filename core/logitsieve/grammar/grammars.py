@@ -6,8 +6,13 @@ Its limits bound the work of compiling and of every step: a grammar beyond them 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from math import lcm
 from threading import Lock
 from typing import Any
 
@@ -20,6 +25,7 @@ from logitsieve.utils.environment import require
 MOST_BYTES = 1 << 16  # of a schema, a pattern or a grammar
 DEEPEST = 64  # levels of a schema
 KEPT = 32  # compiled grammars
+MOST_REMAINDERS = 10_000  # of `multipleOf`, each of which llguidance makes a state of: 0.1 s
 # What llguidance may spend: at most 0.1 s of a compilation, and 10 ms of a step, of one core.
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 100_000,
@@ -83,8 +89,8 @@ class Grammars:
             raise InvalidRequest(name, "false", "a schema that allows a text")
         read = {} if read is True else read
         check_schema(read, name)
-        made = self._matchers.grammar_from_json_schema(read, overrides=JSON_OPTIONS)
-        return self._compiled(made, name)
+        make = partial(self._matchers.grammar_from_json_schema, overrides=JSON_OPTIONS)
+        return self._compiled(make, read, name)
 
     def json_object(self, name: str = "json_schema") -> Grammar:
         """Compile a grammar of all JSON objects."""
@@ -93,12 +99,17 @@ class Grammars:
     def regex(self, pattern: str, name: str = "regex") -> Grammar:
         """Compile a regular expression (Rust's syntax, without look-around) for the whole text."""
         _check_size(pattern, name)
-        return self._compiled(self._matchers.grammar_from_regex(pattern), name)
+        return self._compiled(self._matchers.grammar_from_regex, pattern, name)
 
     def lark(self, grammar: str, name: str = "grammar") -> Grammar:
         """Compile a Lark grammar as llguidance reads it; the rule `start` is the text."""
         _check_size(grammar, name)
-        return self._compiled(self._matchers.grammar_from_lark(grammar), name)
+        for found in re.finditer(r"%json\s*(?=[{])", grammar):
+            schema: dict[str, Any] = {}
+            with suppress(ValueError, RecursionError):  # llguidance refuses it by its place
+                schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            check_schema(schema | {OF_LLGUIDANCE: None}, name)
+        return self._compiled(self._matchers.grammar_from_lark, grammar, name)
 
     @property
     def _matchers(self) -> Any:
@@ -106,7 +117,11 @@ class Grammars:
 
         return llguidance.LLMatcher
 
-    def _compiled(self, grammar: str, name: str) -> Grammar:
+    def _compiled(self, make: Callable[[Any], str], value: Any, name: str) -> Grammar:
+        try:
+            grammar = make(value)
+        except ValueError as error:  # a number or a character that llguidance does not read
+            raise InvalidRequest(name, f"{error!a:.160}", "one that llguidance reads") from error
         with self._lock:
             if kept := self._kept.get((grammar, name)):
                 return kept
@@ -152,10 +167,11 @@ class LlMatcher:
         """See `Matcher`."""
         if token in self._ends and self._matcher.is_stopped() and not self._matcher.is_error():
             return
+        allowed = self._matcher.stop_reason().endswith("TooComplex") or self._allows(token)
         self._mask = None
         self._forced = self._forced[1:] or None if self._forced else None
         if not self._matcher.consume_token(token):
-            if self._matcher.stop_reason().endswith("TooComplex"):
+            if allowed:
                 self._refuse()
             raise InvalidRequest("token", token, f"an id that {self._name} allows")
 
@@ -181,6 +197,12 @@ class LlMatcher:
             else:
                 self._forced = self._matcher.compute_ff_tokens()
         return self._forced
+
+    def _allows(self, token: int) -> bool:
+        """Tell if a token is known to be allowed, so that only a limit can refuse it."""
+        if self._mask is None:
+            return bool(self._forced) and token == self._forced[0]
+        return bool(self._mask[token >> 5] >> (token & 31) & 1)
 
     def _refuse(self) -> None:
         """InvalidRequest for a matcher that has failed, as at a limit of its work."""
@@ -219,19 +241,31 @@ def check_schema(schema: Mapping[str, Any], name: str) -> None:
     """InvalidRequest names `name` if llguidance might make texts of another schema."""
     if depth(schema) > DEEPEST:
         raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
-    left: list[Any] = [schema]
+    left, remainders = list[Any]([schema]), 1
     while left:
         each = left.pop()
         left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
         if not isinstance(each, dict):
             continue
-        if OF_LLGUIDANCE in each:
+        if each.get(OF_LLGUIDANCE) is not None:
             raise InvalidRequest(name, OF_LLGUIDANCE, "keywords of JSON schemas")
         least, named = each.get("minProperties"), each.get("required")
         most = 1 + (len(named) if isinstance(named, list) else 0)
         if isinstance(least, int) and least > most:  # other names may be written twice
             allowed = f"at most {most}, one more than the names in required"
             raise InvalidRequest(name, f"minProperties {least}", allowed)
+        remainders = lcm(remainders, _remainders(each.get("multipleOf")))
+        if remainders > MOST_REMAINDERS:
+            allowed = f"numbers with a least common multiple of at most {MOST_REMAINDERS}"
+            raise InvalidRequest(name, f"multipleOf {each['multipleOf']}", f"{allowed}, times 10^n")
+
+
+def _remainders(divisor: Any) -> int:
+    """Return a number without its decimal exponent; 1 for what is none."""
+    if isinstance(divisor, bool) or not isinstance(divisor, int | float) or not divisor:
+        return 1
+    digits = Decimal(str(divisor)).normalize().as_tuple().digits
+    return max(1, int("".join(map(str, digits))))
 
 
 def depth(value: Any) -> int:

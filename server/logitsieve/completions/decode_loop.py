@@ -194,8 +194,8 @@ class DecodeLoop:
         ready = [task for task in self.running if task.made is not None]
         if ready:
             with self._failing(ready):
-                self._step(ready)
-                self._choose(ready)
+                if left := self._step(ready):
+                    self._choose(left)
 
     @contextmanager
     def _failing(self, tasks: list[Task]) -> Iterator[None]:
@@ -212,6 +212,15 @@ class DecodeLoop:
             for task in tasks:
                 self.end(task)
                 task.tell(told)
+
+    @contextmanager
+    def _refusing(self, task: Task) -> Iterator[None]:
+        """End a task alone whose request is refused, as by a limit of its grammar."""
+        try:
+            yield
+        except InvalidRequest as error:
+            self.end(task)
+            task.tell(error)
 
     def _drop(self) -> None:
         now = self._clock()
@@ -269,10 +278,13 @@ class DecodeLoop:
             if self._drafter is not None:
                 task.speculation = Speculation(self.context, task.made, self._drafter())
 
-    def _step(self, tasks: list[Task]) -> None:
+    def _step(self, tasks: list[Task]) -> list[Task]:
+        """Read the last tokens; return the tasks that are not refused meanwhile."""
         for task in tasks:
             if task.rows is None and task.speculation is not None:
-                self._speculate(task, task.speculation)
+                with self._refusing(task):
+                    self._speculate(task, task.speculation)
+        tasks = [task for task in tasks if task in self.running]
         due = sorted((task for task in tasks if task.rows is None), key=lambda task: task.number)
         width = self._widths[self.context.headless]
         for start in range(0, len(due), width):
@@ -280,6 +292,7 @@ class DecodeLoop:
             rows = self.context.step({task.number: _made(task).made[-1] for task in group})
             for task, row in zip(group, rows, strict=True):
                 task.rows = row[None]
+        return tasks
 
     def _choose(self, tasks: list[Task]) -> None:
         """Add a token to each; if one's request is refused, each alone, so that it alone ends."""
@@ -302,7 +315,8 @@ class DecodeLoop:
             self._count(asked, found)
             told |= zip(asked, _each(found, [ids[task] for task in asked]), strict=True)
         for task, token in ids.items():
-            self._tell(task, token, told[task])
+            with self._refusing(task):
+                self._tell(task, token, told[task])
 
     def _scores(
         self, tasks: list[Task], rows: Float32, ids: Int32
