@@ -76,7 +76,10 @@ def plain_schema(rng: np.random.Generator) -> Schema:
 def object_schema(rng: np.random.Generator, depth: int) -> Schema:
     """A random schema of objects: names that must, may and may not come."""
     names = [str(name) for name in rng.choice(NAMES, rng.integers(1, 5), replace=False)]
-    made = {"type": "object", "properties": {name: inner_schema(rng, depth) for name in names}}
+    made: Schema = {
+        "type": "object",
+        "properties": {name: inner_schema(rng, depth) for name in names},
+    }
     others = int(rng.integers(0, 3))
     if others == 1:
         most = len(names) + int(rng.integers(0, 2))

@@ -16,7 +16,7 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
-from logitsieve.api.mask import bits_of
+from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 from logitsieve.grammar.following import DRAWS, next_ids
@@ -66,7 +66,7 @@ class RowEdits:
         if self.allowed is not None:
             edited[~np.isin(ids, list(self.allowed))] = -np.inf
         if self.matcher is not None:
-            edited[~bits_of(self.matcher.mask()[None], np.int64(0), ids)] = -np.inf
+            edited[~unpacked(self.matcher.mask()[None], self.matcher.vocab_size)[0, ids]] = -np.inf
         return edited
 
 

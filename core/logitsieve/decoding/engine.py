@@ -124,8 +124,8 @@ class LocalEngine(EngineBase):
         edits = edits_of(index.softmax, constraints, hidden_states)
         wanted = wanted_of(edits, k, index.vocab_size)
         if edits.mask is not None and edits.plain:  # the head's logits are the answer's
-            ids, logits, *provenance = head.masked(edits.mask).topk(hidden_states, k)
-            source = Provenance(*provenance, head.max_error)
+            top = head.masked(edits.mask).topk(hidden_states, k)
+            ids, logits, source = top.ids, top.logits, Provenance(*top[2:], head.max_error)
         else:
             best = best_edited(index.softmax, head, hidden_states, wanted, edits)
             ids, logits, source = best.ids, best.logits.astype(np.float32), best.provenance

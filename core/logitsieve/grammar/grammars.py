@@ -201,7 +201,7 @@ class LlMatcher:
     def _allows(self, token: int) -> bool:
         """Tell if a token is known to be allowed, so that only a limit can refuse it."""
         if self._mask is None:
-            return bool(self._forced) and token == self._forced[0]
+            return self._forced is not None and [token] == self._forced[:1]
         return bool(self._mask[token >> 5] >> (token & 31) & 1)
 
     def _refuse(self) -> None:
