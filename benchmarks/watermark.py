@@ -1,6 +1,6 @@
 """How surely a key's texts are detected, whether other texts are not, and what the key costs.
 
-    python -m benchmarks.watermark INDEX
+    python -m benchmarks.watermark
 
 SmolLM2 continues stretches of the bundled documentation at temperature 1 by a key. Its texts are
 judged by that key, as ids and as words tokenized again, and by another one; the documentation is
@@ -9,13 +9,13 @@ judged too. Times, of the CPU, are of single texts with the key and without, in 
 
 import gzip
 from math import log
-from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
 
 from benchmarks import raw
+from benchmarks.llamacpp.__main__ import prepared_index
 from benchmarks.machine import describe
 from demo.excerpt import EXCERPT
 from demo.published import model_file
@@ -26,6 +26,7 @@ from logitsieve.decoding.watermark import detect_watermark
 from logitsieve.index import open_index
 
 KEY, OTHER = (WatermarkKey(f"the {name} key here".encode()) for name in ("own", "other"))
+MODEL = "smollm2-135m"
 TOKENS, PROMPT, AT_ONCE, TURNS = 200, 16, 10, 8
 SURE, LEAST_BITS = 1e-6, 1.5
 DRAWN: dict[str, Any] = {"temperature": 1.0, "max_tokens": TOKENS, "ignore_end": True}
@@ -33,11 +34,10 @@ DRAWN: dict[str, Any] = {"temperature": 1.0, "max_tokens": TOKENS, "ignore_end":
 
 def main() -> None:
     parser = raw.parser(__doc__, "watermark.json.gz")
-    parser.add_argument("index", type=Path, metavar="NAME/VERSION")
     parser.add_argument("--texts", type=int, default=200)
     options = parser.parse_args()
-    decoder = LocalDecoder(open_index(options.index))
-    file = model_file("smollm2-135m")
+    file = model_file(MODEL)
+    decoder = LocalDecoder(open_index(prepared_index(MODEL)))
     with (
         LlamaContext(file, sequences=AT_ONCE, positions=AT_ONCE * 256) as context,
         attach(context, decoder, head="sketch") as attached,

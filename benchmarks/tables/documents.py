@@ -36,12 +36,14 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
     "load": f"`python -m benchmarks.load` {LATER}",
     "draws": "`python -m benchmarks.draws lm-docs`, then the others",
     "default_draws": "`python -m benchmarks.default_draws smollm2 INDEX CONTEXTS`, then the others",
+    "watermark": "`python -m benchmarks.watermark`",
     "translate": "`python -m benchmarks.translate MODELS/nmt/1 --also MODELS/nmt/2`",
     "building": f"`python -m benchmarks.building --workers 2 1` {EARLIER}",
     "llamacpp-engines-avx512": "as `llamacpp-engines`, on a CPU with AVX-512",
     "llamacpp-engines": "`python -m benchmarks.llamacpp.engines`, `python -m benchmarks.plots`",
     "funnel": "`python -m benchmarks.funnel NAME INDEX CONTEXTS`, `python -m benchmarks.plots`",
     "llamacpp-clients": "`python -m benchmarks.llamacpp.clients`",
+    "llamacpp-grammars": "`python -m benchmarks.llamacpp.grammars`",
     "llamacpp-drawn": "as `llamacpp` but for `--judge`, with each choice of `--draw`",
     "llamacpp": "`GOMP_SPINCOUNT=5000 python -m benchmarks.llamacpp gemma-3-270m`, then with "
     "`--judge 20000`; then `smollm2-135m`",
@@ -54,7 +56,7 @@ COMMANDS = {  # what measures each raw file, by the beginning of its name
 }
 # Files of several runs by their names.
 ENGINES = "llamacpp-engines", "llamacpp-engines-avx512"
-LLAMA_CPP = "llamacpp", "llamacpp-drawn", *ENGINES, "llamacpp-clients"
+LLAMA_CPP = "llamacpp", "llamacpp-drawn", *ENGINES, "llamacpp-clients", "llamacpp-grammars"
 SEVERAL = ("draws", "default_draws", "exactness", *LLAMA_CPP, "huggingface", "model-kernels")
 
 

@@ -9,7 +9,7 @@ from benchmarks.raw import GRADED, RESULTS, load
 from benchmarks.tables.figures import ABSENT, UNMEASURED, digits, markdown
 from benchmarks.tables.published import instructions
 
-FILE, SERVED = "llamacpp-engines", "llamacpp-clients"
+FILE, SERVED, GRAMMARS = "llamacpp-engines", "llamacpp-clients", "llamacpp-grammars"
 NEWER = f"{FILE}-avx512"  # on a CPU with more than AVX2
 ENGINES = {"wheel": "llama.cpp", "native": "llama.cpp, native build", "ik": "ik_llama.cpp"}
 WHEELS = {"llamacpp": "wheel", "ik": "ik"}  # builds of `--engine`
@@ -108,6 +108,21 @@ def about(file: str) -> list[str]:
     )
 
 
+def grammars() -> str:
+    """A row for each model and way: texts of a schema beside free ones."""
+    if not measured(GRAMMARS):
+        return UNMEASURED
+    rows = []
+    for model, found in load(GRAMMARS).items():
+        for way, by_name in found["ways"].items():
+            speeds = {name: one["tokens_per_s"][0] for name, one in by_name.items()}
+            cells = [digits(speed) for speed in speeds.values()]
+            ours, free, *_ = speeds.values()
+            rows.append([f"{model}, {way}", *cells, f"{ours / free:.2f}x"])
+    head = ["tokens a second", *by_name, "by a schema / free"]
+    return markdown(head, rows)
+
+
 def shares() -> str:
     """A row for each model: what of a token is the output layer's, and what is gained of it."""
     if not measured():
@@ -165,6 +180,7 @@ def served(part: str) -> Iterator[tuple[str, str, Any]]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "grammars": grammars,
     "engines": partial(engines, FILE),
     "engines, avx512": partial(engines, NEWER),
     "engines, shares": shares,
