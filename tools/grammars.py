@@ -62,7 +62,7 @@ def plain_schema(rng: np.random.Generator) -> Schema:
         {"type": "string", "format": str(rng.choice(FORMATS))},
         {"type": "integer", **bounded},
         {"type": "integer", "multipleOf": 1 + few, "minimum": 0, "maximum": 9 * size},
-        {"type": "number", **open_},
+        {"type": "number", "multipleOf": 0.25, **open_},
         {"type": "number", "multipleOf": 0.5, **bounded},
         {"type": ["boolean", "null"]},
         {"type": ["integer", "string"], **bounded, "maxLength": size},

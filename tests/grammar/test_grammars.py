@@ -11,6 +11,7 @@ from logitsieve.api.errors import InvalidRequest
 from logitsieve.grammar import Grammars, Matcher, TokenizerParts, XGrammar, allowed_ids
 from logitsieve.grammar.grammars import LIMITS, LlMatcher
 from tests.refusals import refused
+from tools.grammars import CHECKER, schemas_of
 
 pytest.importorskip("llguidance", reason="needs the extra grammar")
 jsonschema = pytest.importorskip("jsonschema")
@@ -75,6 +76,12 @@ def test_texts_of_a_schema_validate(grammars: Grammars, schema: Any) -> None:
     grammar = grammars.json_schema(schema)
     for seed in range(5):
         jsonschema.validate(json.loads(written(grammar.matcher(), seed)), schema)
+
+
+def test_texts_of_random_schemas_validate(grammars: Grammars) -> None:
+    for seed, schema in enumerate(schemas_of(np.random.default_rng(1), 80)):
+        text = json.loads(written(grammars.json_schema(schema).matcher(), seed, 1500))
+        jsonschema.validate(text, schema, jsonschema.Draft202012Validator, format_checker=CHECKER)
 
 
 @pytest.mark.parametrize(
