@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 47_979,
-    "lines of core/": 20_882,
-    "lines of tests/": 45_243,
-    "lines of tools/": 4_741,
-    "lines of benchmarks/": 7_845,
+    "lines of source": 48_078,
+    "lines of core/": 20_944,
+    "lines of tests/": 45_379,
+    "lines of tools/": 4_836,
+    "lines of benchmarks/": 8_154,
 }
 LONGEST = 70  # lines of a function of the source
 
