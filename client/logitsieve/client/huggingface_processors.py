@@ -229,13 +229,12 @@ class KnownLogits(LogitsProcessor):
         A row that allows fewer ids than the choice may need asks for some others beside them.
         """
         count, left = self._head.enough, allowed.sum(1)
+        if 2 * int(left.min()) > allowed.shape[1]:  # more of the best ids may do without a mask
+            self._head.ask_for(2 * last.ids.shape[1])
         more = (~allowed).cumsum(1) <= (count - left).clamp(min=0)[:, None]
-        mask = Constraints(mask=packed((allowed | more).cpu().numpy()))
-        ids, logits, log_z = self._head.topk(
-            last.hidden_states, count, self._head.valued, constraints=mask
-        )
-        top = LastAnswer(last.hidden_states, ids, logits, log_z)
-        return self._head.filled(top, others=left - count)
+        mask, rows = Constraints(mask=packed((allowed | more).cpu().numpy())), last.hidden_states
+        best = self._head.topk(rows, count, self._head.valued, constraints=mask)
+        return self._head.filled(LastAnswer(rows, *best), others=left - count)
 
     def _known(
         self, last: LastAnswer, touched: Tensor, dead: Tensor, read: tuple[Tensor, Tensor] | None
