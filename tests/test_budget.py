@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_078,
+    "lines of source": 48_077,
     "lines of core/": 20_944,
     "lines of tests/": 45_379,
     "lines of tools/": 4_836,
