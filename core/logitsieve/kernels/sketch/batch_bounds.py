@@ -29,22 +29,24 @@ def _numbers_of(batch, kind, slot):
 
 
 @inline
-def pass_batch(sketch, batch, query, tile, q, first, last, step, threshold, summed, own):
+def pass_batch(own):
     """Bound a tile by level 0 and by what is ready of the next two levels.
 
     Returns how many of these that is, and of how many groups rows are left by each.
     """
+    sketch, batch, query, tile, q = own.sketch, own.batch, own.query, own.tile, own.q
+    first, threshold, summed = own.first, own.threshold, own.summed
     one, two, _ = levels_of(sketch, query)
     alone, both = batch.ready[0] != 0, batch.ready[1] != 0
     done = 2 if both or batch.ready[2] != 0 else 1 if alone else 0
     zero = coarse_level(sketch, coarse_size(sketch))
     zeroth, once, count = np.int64(0), np.int64(0), np.int64(0)
-    for group in range(first, last):
+    for group in range(first, own.last):
         slot = group - first
         scales, lengths = _numbers_of(batch, HEAD_SCALE, slot)
         base = base_bounds(scales, biases_of(sketch, group), query, coarse_sums(batch, q, slot))
         ends, sums = (base[0], length_bounds(lengths, query.length, base)), zeros32()
-        mask = lanes_not_below(ends[1], threshold) & group_bits(own, group)
+        mask = lanes_not_below(ends[1], threshold) & group_bits(own.allowed, group)
         tile.read[slot] = mask
         zeroth += mask != 0
         if alone:
@@ -62,7 +64,7 @@ def pass_batch(sketch, batch, query, tile, q, first, last, step, threshold, summ
                 prefetch_group(one, group)
             count += 1
         if slot % batch.count == q:  # what the next tile reads, by one query
-            prefetch_group(zero, group + step)
+            prefetch_group(zero, group + own.beyond - first)
         store_base(tile, slot, base, ends[1], False)
         store(tile.sums, LANES * slot, sums)
         if summed:

@@ -85,6 +85,11 @@ Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
 # left and whether a level was read; `base_of`; sums of codes, estimates and bounds by the last
 # level read.
 Tile = namedtuple("Tile", "left masks read bases sums ends end")
+# A query's pass over the groups first .. last-1 of a tile: its next tile begins at `beyond`, and
+# the threshold came from the first `groups`; `summed`: log Z is estimated; `allowed` by its mask.
+Pass = namedtuple(
+    "Pass", "sketch sieved tile query batch q first last beyond groups threshold summed allowed"
+)
 BEGIN, END, DONE, READ = range(4)
 COUNTS = READ + LEVEL_COUNT  # and groups read of each level
 
@@ -212,43 +217,37 @@ def _sieve_tile(
     """Bound a tile's rows by one level after the other, each read where the one before left any."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
-    own = allowed_of(queries.allowed, q)
     (one, two, level), summed = levels_of(sketch, query), state[SUMMED] != 0.0
+    own = Pass(
+        sketch, sieved, tile, query, batch, q, first, last, beyond, groups, threshold, summed,
+        allowed_of(queries.allowed, q),
+    )  # fmt: skip
     done, zeroth, once, count = 0, np.int64(0), np.int64(0), np.int64(0)
     if AMX:  # noqa: SIM102
         if filled:
-            done, zeroth, once, count = pass_batch(
-                sketch, batch, query, tile, q, first, last, beyond - first, threshold, summed, own
-            )
+            done, zeroth, once, count = pass_batch(own)
     if not filled:
-        zeroth = _pass_lengths(
-            sketch, sieved, tile, query, one, first, last, groups, threshold, summed, own
-        )
+        zeroth = _pass_lengths(own, one)
     ahead = q == 0 and beyond + TILE <= sketch.groups
-    zero = coarse_level(sketch, coarse_size(sketch) if ahead else 0)
     if done < 1:
-        once = _pass_level(
-            sketch, sieved, tile, query, one, two, zero, beyond, first, zeroth, threshold, 0, summed
-        )
-    zero = coarse_level(sketch, 0)
+        zero = coarse_level(sketch, coarse_size(sketch) if ahead else 0)
+        once = _pass_level(own, one, two, zero, zeroth, 0)
     if done < 2:
-        count = _pass_level(
-            sketch, sieved, tile, query, two, level, zero, beyond, first, once, threshold, 1, summed
-        )
+        count = _pass_level(own, two, level, coarse_level(sketch, 0), once, 1)
     _count(sieved, batch, 0, zeroth)
     _count(sieved, batch, 1, once)
     _count(sieved, batch, 2, count)
     end = int(sieved.counts[END])
     for i in range(count):
         group = tile.left[i]
-        later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
         slot = group - first
         sums = load(tile.sums, LANES * slot)
         if AMX and batch.ready[2] != 0:
             sums = more_sums(batch, level, q, 2, slot, sums)
         else:
+            later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
             sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
-        estimate, upper = _refine(sketch, tile, query, level, group, slot, sums, summed)
+        estimate, upper = _refine(own, level, group, slot, sums)
         mask = tile.masks[slot] & lanes_not_below(upper, threshold)
         mask = first_lanes(mask, sketch.rows - group * LANES)
         tile.masks[slot] = mask
@@ -259,7 +258,7 @@ def _sieve_tile(
             raise_floor(queries, q, noise)
             threshold = _threshold(sieved, queries, q)
     if summed:
-        _sum_tile(sketch, sieved, tile, first, last, groups, state, own)
+        _sum_tile(own, state)
     if settles:
         end = _settle(descriptor, sieved, queries, q, end, keep)
         raise_floor(queries, q, noise)
@@ -273,18 +272,21 @@ def _count(sieved, batch, place, count):
 
 
 @inline
-def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, threshold, summed, own):
+def _pass_lengths(own, after):
     """Bound a tile by level 0; return how many of its groups have rows that are left."""
+    sieved, tile, first, last, threshold = own.sieved, own.tile, own.first, own.last, own.threshold
     count = np.int64(0)
     for four in range(first, last, FOUR):
-        if not any_allowed(own, four * LANES, min(four + FOUR, last) * LANES):
+        if not any_allowed(own.allowed, four * LANES, min(four + FOUR, last) * LANES):
             continue
         reached = store_bases(
-            sketch, sieved.coded, query, four, last, threshold, summed, tile, four - first
-        )
-        for group in range(four, min(four + FOUR, last) if reached or summed else four):
-            mask, slot = reached >> LANES * (group - four) & group_bits(own, group), group - first
-            if group < groups:  # -inf of computed rows
+            own.sketch, sieved.coded, own.query, four, last, threshold, own.summed, tile,
+            four - first,
+        )  # fmt: skip
+        for group in range(four, min(four + FOUR, last) if reached or own.summed else four):
+            mask, slot = reached >> LANES * (group - four), group - first
+            mask &= group_bits(own.allowed, group)
+            if group < own.groups:  # -inf of computed rows
                 mask &= lanes_not_below(load(sieved.uppers, group * LANES), threshold)
             tile.masks[slot], tile.read[slot], tile.left[count] = mask, mask, group
             if mask != 0:
@@ -295,56 +297,54 @@ def _pass_lengths(sketch, sieved, tile, query, after, first, last, groups, thres
 
 
 @inline
-def _pass_level(
-    sketch, sieved, tile, query, level, after, zero, beyond, first, count, threshold, place,
-    summed,
-):  # fmt: skip
+def _pass_level(own, level, after, zero, count, place):
     """Bound the groups that are left by a level; return how many still are.
 
     While one is bounded what comes AHEAD is prefetched, also of the level `after`, and of level
-    `zero`, from group `beyond` on, the next tile's.
+    `zero`, the next tile's.
     """
-    kept = np.int64(0)
+    sketch, tile, kept = own.sketch, own.tile, np.int64(0)
     for i in range(count):
         group = tile.left[i]
         later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
         if i + AHEAD >= count:  # what the next level reads first
             later = codes_of(after, tile.left[min(i + AHEAD - count, kept)])
-        slot = group - first
-        prefetch_group(zero, beyond + i)
+        slot = group - own.first
+        prefetch_group(zero, own.beyond + i)
         sums = zeros32() if place == 0 else load(tile.sums, LANES * slot)
-        sums = add_planes(sketch, level, sieved.coded.tables, sums, group, later)
-        _, upper = _refine(sketch, tile, query, level, group, slot, sums, summed)
-        mask = tile.masks[slot] & lanes_not_below(upper, threshold)
+        sums = add_planes(sketch, level, own.sieved.coded.tables, sums, group, later)
+        _, upper = _refine(own, level, group, slot, sums)
+        mask = tile.masks[slot] & lanes_not_below(upper, own.threshold)
         tile.masks[slot], tile.left[kept] = mask, group
         kept += mask != 0
     return kept
 
 
 @inline
-def _refine(sketch, tile, query, level, group, slot, sums, summed):
+def _refine(own, level, group, slot, sums):
+    tile = own.tile
     base = load(tile.bases, 2 * LANES * slot), load(tile.bases, 2 * LANES * slot + LANES)
-    numbers = level_numbers(sketch, level, group)
-    estimate, upper = level_bounds(level, query, sums, base, numbers)
+    numbers = level_numbers(own.sketch, level, group)
+    estimate, upper = level_bounds(level, own.query, sums, base, numbers)
     store(tile.sums, LANES * slot, sums)
-    if summed:
+    if own.summed:
         store_ends(tile, slot, estimate, upper)
     return estimate, upper
 
 
 @inline
-def _sum_tile(sketch, sieved, tile, first, last, groups, state, own):
+def _sum_tile(own, state):
     """Add estimates of e^{scale logit} of allowed rows that no pass left, by the last level."""
-    total, variance = zeros32(), zeros32()
+    sketch, sieved, tile, total, variance = own.sketch, own.sieved, own.tile, zeros32(), zeros32()
     length, deviation = _deviations(sketch, sieved.coded.factors)
-    for group in range(first, last):
-        slot, out = group - first, EVERY_LANE & ~group_bits(own, group)
+    for group in range(own.first, own.last):
+        slot, out = group - own.first, EVERY_LANE & ~group_bits(own.allowed, group)
         if out == EVERY_LANE:
             continue
         out |= tile.masks[slot]
         bounds = load(tile.ends, 2 * LANES * slot), load(tile.ends, 2 * LANES * slot + LANES)
         known, half = (deviation, SHRINK) if tile.read[slot] != 0 else (length, HALF)
-        added = _estimated(sketch, sieved, group, groups, bounds, known, half, state)
+        added = _estimated(sketch, sieved, group, own.groups, bounds, known, half, state)
         total += without(out, added[0])
         variance += without(out, added[1])
     state[TOTAL] += pair_sum(widen(total))
