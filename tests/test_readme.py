@@ -19,6 +19,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 LIGHT = BuildConfig(clusters=8, rounds=1, steps=5, kmeans_iterations=3)
 COMMAND = re.compile(r"^    (logitsieve .*?) *# (.*)$", re.M)
 LINES = COMMAND.findall(TEXT.replace("\\\n        ", ""))
+WRITES = ("--out", "--build")
 
 
 def test_it_is_one_page() -> None:
@@ -66,7 +67,7 @@ def test_its_commands_read_only_files_that_earlier_ones_wrote() -> None:
     there |= {f"models/demo/{name}" for name in (FIT, HELD_OUT, PROMPTS)}
     for line, _ in LINES:
         words = shlex.split(line)
-        written = {words[i + 1] for i, word in enumerate(words) if word == "--out"}
+        written = {words[i + 1] for i, word in enumerate(words) if word in WRITES}
         read = {word for word in words if "/" in word or word == "models"} - written
         assert [path for path in read - there if not (ROOT / path).exists()] == []
         there |= written

@@ -1,5 +1,4 @@
 import json
-import re
 import signal
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def test_training_ends_and_a_run_keeps_its_options(run: Run, text: Path, tmp_pat
     facts = json.loads(result.stdout)
     assert facts["steps"] == 19
     assert facts["perplexity"] > 1
-    assert facts["contexts"] is None
+    assert (facts["contexts"], facts["index"]) == (None, None)
     assert "valid perplexity" in result.stderr
     assert json.loads((out / "settings.json").read_text())["loss_option"] == ["n_sampled=4"]
     for again in (command, ("train", "--out", out)):
@@ -57,16 +56,19 @@ def test_a_signal_saves_it(run: Run, text: Path, tmp_path: Path, number: signal.
     assert (out / "checkpoint.pt").exists()
 
 
+BUILD = "clusters = 2\nrounds = 1\nsteps = 3\nkmeans_iterations = 2\n"
+
+
 def test_to_an_index(run: Run, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(BUILD)
     out, index = tmp_path / "run", tmp_path / "models" / "ring" / "1"
     command = ("train", "--text", text, "--out", out, *SMALL, "--capture", 400)
     result = run(*command)
     assert f"{out}/contexts: 400 contexts" in result.stdout
     assert f"Next: logitsieve build --weight {out}/contexts/weight.npy" in result.stdout
     assert np.load(out / "heldout" / "00000.npy").shape == (70, 8)
-    [line] = re.findall(r"^Next: logitsieve (.*)$", result.stdout, re.M)
-    small = ("--clusters", 2, "--rounds", 1, "--steps", 3, "--kmeans-iterations", 2)
-    result = run(*line.replace("models/NAME/1", str(index)).split(), *small)
+    build = ("--build", index, "--build-config", tmp_path / "build.toml")
+    result = run(*command, *build, "--resume")
     said = "capture: got 300, allowed: 400, as in"
     run("train", "--out", out, "--resume", "--capture", 300, code=2, says=said)
     opened = open_index(index)

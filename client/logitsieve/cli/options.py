@@ -107,12 +107,13 @@ def _file_parameter(variables: str) -> inspect.Parameter:
     return inspect.Parameter("config", KEYWORD, default=None, annotation=annotation)
 
 
-def read_options(file: Path, config: type[Any]) -> dict[str, Any]:
+def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[str, Any]:
     try:
         options = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        got = f"{file}: {reason_of(error)}"
-        raise InvalidRequest("config", got, "a TOML file of options") from error
+        raise InvalidRequest(
+            flag, f"{file}: {reason_of(error)}", "a TOML file of options"
+        ) from error
     hints = typing.get_type_hints(config)
     for key in options:
         if key not in hints:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.cli.options import AsJson, flag, is_typed
+from logitsieve.cli.build import show
+from logitsieve.cli.options import AsJson, flag, is_typed, read_options
 from logitsieve.cli.output import TrainDisplay, print_json, print_table, train_display
+from logitsieve.index_builder import BuildConfig, build
 from logitsieve.training import TrainConfig
 from logitsieve.utils.environment import require
 from logitsieve.utils.options import Progress
 
 if TYPE_CHECKING:
+    from logitsieve.index import Index
     from logitsieve.training.trainer import LanguageModel
 
 
@@ -43,6 +47,69 @@ def _show_losses(asked: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToServing:
+    capture: int | None = flag(
+        None, "Number of contexts to capture afterwards, spread over the text.", min=2
+    )
+    build: Path | None = flag(
+        None, "The index to build from those contexts: a new <name>/<version>."
+    )
+    build_config: Path | None = flag(None, "TOML file of options of logitsieve build.")
+
+    def __post_init__(self) -> None:
+        if self.capture is not None:
+            require("builder", "threadpoolctl")
+        if self.build is not None:
+            from logitsieve.index import new_path
+
+            if self.capture is None:
+                raise InvalidRequest("capture", "nothing", "a number of contexts for --build")
+            new_path(self.build)
+        elif self.build_config is not None:
+            raise InvalidRequest("build_config", self.build_config, "nothing without --build")
+        _ = self.config
+
+    @cached_property
+    def config(self) -> BuildConfig:
+        file = self.build_config
+        return BuildConfig(**(read_options(file, BuildConfig, "build_config") if file else {}))
+
+    def run(self, out: Path, progress: Progress) -> tuple[int | None, Index | None]:
+        if self.capture is None:
+            return None, None
+        from logitsieve.training.trainer import Corpus, LanguageModel
+
+        model, corpus = LanguageModel.load(out), Corpus.open(out)
+        made, heldout = out / CONTEXTS, out / HELD_OUT
+        rows = _capture(model, corpus.train, self.capture, made, progress)
+        _capture(model, corpus.valid, self.capture, heldout, progress)
+        if self.build is None:
+            return rows, None
+        return rows, build(
+            made / "weight.npy",
+            made / "bias.npy",
+            made,
+            self.build,
+            vocabulary=corpus.vocabulary.words,
+            config=self.config,
+            progress=progress,
+            heldout=heldout,
+        )
+
+    def show(self, out: Path, rows: int | None, index: Index | None) -> None:
+        if index is not None:
+            show(index)
+        elif rows is not None:
+            made = out / CONTEXTS
+            print(f"{made}: {rows:,} contexts")
+            print(
+                f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
+                f"--contexts {made} --heldout {out / HELD_OUT} "
+                f"--vocab-file {out}/vocab.txt --out models/NAME/1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     out: Path = flag(MISSING, "Folder of the run, made if absent.")
     resume: bool = flag(False, "Continue the run in --out with its options.", "--resume")
@@ -53,28 +120,14 @@ class RunOptions:
         callback=_show_losses,
         is_eager=True,
     )
-    capture: int | None = flag(
-        None, "Number of contexts to capture afterwards, spread over the text.", min=2
-    )
-
-    def __post_init__(self) -> None:
-        if self.capture is not None:
-            require("builder", "threadpoolctl")
-
-    def contexts(self, progress: Progress) -> int | None:
-        """Capture contexts of the trained model and of its held-out text; return their number."""
-        if self.capture is None:
-            return None
-        from logitsieve.training.trainer import Corpus, LanguageModel
-
-        model, corpus = LanguageModel.load(self.out), Corpus.open(self.out)
-        rows = _capture(model, corpus.train, self.capture, self.out / CONTEXTS, progress)
-        _capture(model, corpus.valid, self.capture, self.out / HELD_OUT, progress)
-        return rows
 
 
 def command(
-    ctx: typer.Context, options: RunOptions, config: TrainConfig, as_json: AsJson = False
+    ctx: typer.Context,
+    options: RunOptions,
+    after: ToServing,
+    config: TrainConfig,
+    as_json: AsJson = False,
 ) -> None:
     """Train an LSTM language model on a text file.
 
@@ -92,27 +145,21 @@ def command(
         else:
             begin(out, config, progress=shown.progress)
         with _stopping() as stop:
-            to_be_served = options.capture is not None
+            to_be_served = after.capture is not None
             status = train(out, show=shown.step, stop=stop, to_be_served=to_be_served)
         if status.steps < status.total:
             at = f"step {status.steps:,} of {status.total:,}"
             shown.say(f"Stopped and saved at {at}. Go on with the same command and --resume.")
             raise typer.Exit(1)
-        contexts = options.contexts(shown.progress)
+        contexts, index = after.run(out, shown.progress)
     if as_json:
         facts = {"out": str(out), "steps": status.steps, "perplexity": status.best_perplexity}
-        print_json({**facts, "contexts": contexts})
+        built = None if index is None else str(index.path)
+        print_json({**facts, "contexts": contexts, "index": built})
         return
     perplexity = TrainDisplay.perplexity(status.best_perplexity)
     print(f"{out}: {status.steps:,} steps, perplexity {perplexity} on held-out text")
-    if contexts is not None:
-        made = out / CONTEXTS
-        print(f"{made}: {contexts:,} contexts")
-        print(
-            f"Next: logitsieve build --weight {made}/weight.npy --bias {made}/bias.npy "
-            f"--contexts {made} --heldout {out / HELD_OUT} "
-            f"--vocab-file {out}/vocab.txt --out models/NAME/1"
-        )
+    after.show(out, contexts, index)
 
 
 @contextmanager

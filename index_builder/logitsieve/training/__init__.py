@@ -47,6 +47,7 @@ class TrainConfig:
     index_every: int = option(
         50, "Steps after which a loss that has an index brings it up to date.", 1, 2**31
     )
+    index_growth: float = option(1.0, "Factor by which that period grows each time.", 1, 100)
     valid_share: float = option(
         0.1, "Share of the text that is held out, at its end, without --valid.", 1e-6, 0.9
     )

@@ -53,18 +53,29 @@ def train(criterion: SampledSoftmax, optimizer: Optimizer, targets: list[int]) -
         optimizer.step()
 
 
-def tracked(every: int, **common: Any) -> tuple[SampledSoftmax, Seen, Optimizer]:
+def tracked(
+    every: int, growth: float = 1.0, **common: Any
+) -> tuple[SampledSoftmax, Seen, Optimizer]:
     """A loss whose index follows an optimizer."""
     criterion, seen = made(**common)
     optimizer = SGD(criterion.parameters(), lr=0.1)
-    assert criterion.track(optimizer, every=every) is not None
+    assert criterion.track(optimizer, every=every, growth=growth) is not None
     return criterion, seen, optimizer
 
 
-def test_rows_that_got_a_gradient_are_indexed_once_a_period() -> None:
-    criterion, seen, optimizer = tracked(3)
-    train(criterion, optimizer, [2, 1, 2, 5, 5, 5, 0])
-    assert seen.events == [[1, 2, 7], [5, 7]]
+@pytest.mark.parametrize(
+    ("every", "growth", "targets", "events"),
+    [
+        (3, 1.0, [2, 1, 2, 5, 5, 5, 0], [[1, 2, 7], [5, 7]]),
+        (1, 2.0, [0, 1, 2, 3, 4, 5, 6, 8], [[0, 7], [1, 2, 7], [3, 4, 5, 6, 7]]),
+    ],
+)
+def test_rows_that_got_a_gradient_are_indexed_once_a_period(
+    every: int, growth: float, targets: list[int], events: list[list[int]]
+) -> None:
+    criterion, seen, optimizer = tracked(every, growth)
+    train(criterion, optimizer, targets)
+    assert seen.events == events
 
 
 def test_gradients_of_several_batches_of_copies_and_of_a_removed_handle() -> None:
@@ -110,12 +121,12 @@ def test_rows_of_a_tied_embedding_are_dirty_too() -> None:
 
 
 def test_a_checkpoint_has_the_dirty_rows_and_the_schedule() -> None:
-    criterion, _, optimizer = tracked(3)
+    criterion, _, optimizer = tracked(2, 2.0)
     train(criterion, optimizer, [0, 1, 2, 3])
-    other, seen, resumed = tracked(3)
+    other, seen, resumed = tracked(2, 2.0)
     other.load_state_dict(criterion.state_dict())
     train(other, resumed, [4, 5])
-    assert seen.events == [[3, 4, 5, 7]]
+    assert seen.events == [[2, 3, 4, 5, 7]]
 
 
 REFUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -173,10 +184,11 @@ def test_tied_weights_are_looked_for_in_the_optimizer(sparse: bool, reason: str)
         criterion.track(optimizer)
 
 
-def test_a_bad_period_is_named() -> None:
+@pytest.mark.parametrize("options", [{"every": 0}, {"growth": 0.5}])
+def test_bad_periods_are_named(options: dict[str, Any]) -> None:
     criterion, _ = made()
-    with refused("every"):
-        criterion.track(SGD(criterion.parameters(), lr=0.1), every=0)
+    with refused(next(iter(options))):
+        criterion.track(SGD(criterion.parameters(), lr=0.1), **options)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -145,7 +145,9 @@ class SoftmaxLoss(nn.Module, ABC):
     def tie(self, embedding: nn.Embedding) -> None:
         self.classes.tie(embedding)
 
-    def track(self, optimizer: Optimizer, *, every: int = 50) -> RemovableHandle | None:
+    def track(
+        self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
+    ) -> RemovableHandle | None:
         """Update the loss's index of its rows after steps of `optimizer`; None without an index."""
         return None
 

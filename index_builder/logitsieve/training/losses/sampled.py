@@ -7,6 +7,7 @@ The inner sum estimates Z = sum over V e^x without bias, its log with about -Var
 
 import copy
 from functools import partial
+from math import inf
 from typing import Any, Unpack
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from logitsieve.api.checks import whole
+from logitsieve.api.checks import number, whole
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.batch import (
     LARGEST_SEED,
@@ -98,17 +99,21 @@ class SampledSoftmax(SoftmaxLoss):
         super().tie(embedding)
         self.rebuild()
 
-    def track(self, optimizer: Optimizer, *, every: int = 50) -> RemovableHandle | None:
+    def track(
+        self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
+    ) -> RemovableHandle | None:
         """Index rows with a gradient again every `every` steps of `optimizer`.
 
-        Return a handle with .remove(), or None without an index. Raises InvalidRequest.
+        That period grows by `growth` each time. Return a handle with .remove(), or None without an
+        index. Raises InvalidRequest.
         """
         whole("every", every, 1)
+        number("growth", growth, 1.0, inf)
         if self.proposal.index is None:
             return None
         check_trackable(optimizer, self.classes)
         self._tracked = True
-        tracked = self.classes, self.proposal.index, every
+        tracked = self.classes, self.proposal.index, every, growth
         return optimizer.register_step_post_hook(partial(self.tracking.after_step, *tracked))
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -41,13 +41,17 @@ class RowIndex(Protocol):
 
 @dataclass
 class Tracking:
-    """Optimizer steps and the rows that moved since an index was updated: saved in checkpoints."""
+    """Optimizer steps, updates of an index, and the rows that moved since: saved in checkpoints."""
 
     steps: int = 0
+    updated: int = 0  # the step of the last update
+    updates: int = 0
     dirty: list[Tensor] = field(default_factory=list)  # int64, most of them of one step
     noted: int = 0  # ids in `dirty`, with duplicates
 
-    def after_step(self, classes: ClassWeights, index: RowIndex, every: int, *_: object) -> None:
+    def after_step(
+        self, classes: ClassWeights, index: RowIndex, every: int, growth: float, *_: object
+    ) -> None:
         self.steps += 1
         for parameter in classes.parameters():
             gradient = parameter.grad
@@ -56,11 +60,12 @@ class Tracking:
             if not gradient.is_sparse:
                 raise InvalidRequest("optimizer", "a dense gradient of the classes", _SPARSE)
             self.note(gradient._indices()[0].clone(), len(gradient))
-        if self.steps >= every:
+        if self.steps - self.updated >= every * growth**self.updates:
             weight, bias = classes.detached()
             index.update(self.rows().to(weight.device), weight, bias)
             self.forget()
-            self.steps = 0
+            self.updated = self.steps
+            self.updates += 1
 
     def note(self, rows: Tensor, n_classes: int) -> None:
         self.dirty.append(rows)
@@ -81,10 +86,11 @@ class Tracking:
         self.noted = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "dirty": self.rows()}
+        numbers = {"steps": self.steps, "updated": self.updated, "updates": self.updates}
+        return {**numbers, "dirty": self.rows()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps, self.updated, self.updates = state["steps"], state["updated"], state["updates"]
         self.dirty, self.noted = [state["dirty"]], len(state["dirty"])
 
 

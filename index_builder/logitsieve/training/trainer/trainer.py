@@ -89,7 +89,7 @@ class Trainer:
             Adagrad(list(rows), config.head_lr),
         )
         self._parts: list[nn.Module | Optimizer] = [self.model, self.loss, *self._optimizers]
-        self.loss.track(self._optimizers[1], every=config.index_every)
+        self.loss.track(self._optimizers[1], every=config.index_every, growth=config.index_growth)
         per_epoch = (len(corpus.train) - 1) // config.batch_size // config.bptt
         limit = math.inf if config.words is None else math.ceil(config.words / config.rows)
         total = int(min(config.epochs * per_epoch, limit))
