@@ -7,11 +7,11 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 326,
-    "lines of source": 48_141,
-    "lines of core/": 20_946,
+    "lines of source": 48_142,
+    "lines of core/": 20_948,
     "lines of tests/": 45_397,
     "lines of tools/": 4_836,
-    "lines of benchmarks/": 8_154,
+    "lines of benchmarks/": 8_159,
 }
 LONGEST = 70  # lines of a function of the source
 

@@ -10,10 +10,10 @@ float64 argmax instead (judge.py). Each build of llama.cpp is measured (builds.p
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from benchmarks import raw
@@ -89,6 +89,17 @@ def prepared_index(name: str) -> Path:
         contexts, config = gguf_primer(gguf, threads, no_progress), BuildConfig(threads=threads)
         build(gguf, None, contexts, out, heads=("full", "sketch"), config=config)
     return out
+
+
+def in_turn(names: Sequence[str], minutes: float) -> Iterator[tuple[str, Path, Path, float]]:
+    """Yield each model's name, file and index, and until when it has its share of the minutes.
+
+    That is a time of `monotonic`. Files and indexes that are missing are made before the first.
+    """
+    made = [(name, model_file(name), prepared_index(name)) for name in names]
+    began = monotonic()
+    for number, one in enumerate(made, 1):
+        yield *one, began + 60 * minutes * number / len(made)
 
 
 def facts(index: Path) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from benchmarks import raw
-from benchmarks.llamacpp.__main__ import decode, facts, prepared_index
+from benchmarks.llamacpp.__main__ import decode, facts, in_turn
 from benchmarks.llamacpp.builds import builds
 from benchmarks.llamacpp.contenders import BODY, DRAWN, contenders
 from benchmarks.machine import describe
 from benchmarks.published.contexts import JUDGED, answers, windows
 from benchmarks.race.methods import hold_threads
-from demo.published import CACHE, MODELS, model_file
+from demo.published import CACHE, MODELS
 from logitsieve.api.requests import Sampling
 from logitsieve.client.llamacpp_heads import OutputHead
 from logitsieve.decoding import LocalDecoder
@@ -56,10 +56,7 @@ def main() -> None:
     parser.add_argument("--avx2", action="store_true", help="only builds with AVX2")
     options = parser.parse_args()
     results = raw.read(options.out)
-    made = {name: (model_file(name), prepared_index(name)) for name in options.models}
-    began = monotonic()
-    for number, (name, (gguf, index)) in enumerate(made.items(), 1):
-        until = began + 60 * options.minutes * number / len(made)
+    for name, gguf, index, until in in_turn(options.models, options.minutes):
         results[name] = measured(gguf, index, until, native=not options.avx2)
         raw.write(options.out, results)
 

@@ -21,10 +21,10 @@ import jsonschema
 import numpy as np
 
 from benchmarks import raw
-from benchmarks.llamacpp.__main__ import facts, prepared_index
+from benchmarks.llamacpp.__main__ import facts, in_turn
 from benchmarks.llamacpp.contenders import DRAWN, PEER, Chain
 from benchmarks.race.methods import hold_threads
-from demo.published import MODELS, model_file
+from demo.published import MODELS
 from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32
@@ -79,7 +79,7 @@ _PTR = ctypes.c_void_p
 
 
 def gbnf(schema: Mapping[str, Any]) -> str:
-    """Return the schema as llama.cpp's grammar has it; limits of numbers are those of digits."""
+    """Return the schema as a grammar of llama.cpp, which bounds numbers by their digits alone."""
     listed = [json.dumps(json.dumps(one)) for one in schema.get("enum", ())]
     listed += [gbnf(one) for one in schema.get("anyOf", ())]
     if listed:
@@ -119,14 +119,14 @@ class Tokens(ctypes.Structure):
 
 
 class Masked(DenseOutput):
-    """llama.cpp's own samplers over its logits, of which llguidance's mask leaves some."""
+    """llama.cpp's own samplers choose among the ids that llguidance's mask allows."""
 
     def __init__(self, context: LlamaContext, drawing: Sampling | None) -> None:
         self._api, self._at = context._api, context._contexts[0]
         self._chain = drawing and Chain(context, drawing)
 
     def choose(self, rows: Float32, edits: list[RowEdits], drawing: Sampling | None) -> Chosen:  # type: ignore[override]
-        """Forbid in place what the mask of the only row forbids, then choose."""
+        """Set the logits that the row's mask forbids to -inf, in place; then choose."""
         assert edits[0].matcher is not None
         forbidden = ~unpacked(edits[0].matcher.mask()[None], rows.shape[1])[0]
         if self._chain is None:
@@ -191,10 +191,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="of all models together")
     options = parser.parse_args()
     results = raw.read(options.out)
-    made = {name: (model_file(name), prepared_index(name)) for name in options.models}
-    began = monotonic()
-    for number, (name, (gguf, index)) in enumerate(made.items(), 1):
-        until = began + 60 * options.minutes * number / len(made)
+    for name, gguf, index, until in in_turn(options.models, options.minutes):
         results[name] = facts(index) | measured(gguf, index, until)
         raw.write(options.out, results)
         print(name, json.dumps(results[name]["ways"]), flush=True)

@@ -16,11 +16,10 @@ from logitsieve.api.constraints import Constraints
 from logitsieve.api.decoder import Decoder
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.keywords import ModelSpec
-from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, SampleReply, TopKReply
 from logitsieve.grammar.following import DRAWS, next_ids
-from logitsieve.grammar.matcher import Matcher, allowed_ids
+from logitsieve.grammar.matcher import Matcher, allowed_bits, allowed_ids
 from logitsieve.kernels.sampling.lists import cut_lists, list_sample
 
 ROUNDED = 2.0**-22  # of a logit: bounds its rounding to float32 and that of its cap
@@ -66,7 +65,7 @@ class RowEdits:
         if self.allowed is not None:
             edited[~np.isin(ids, list(self.allowed))] = -np.inf
         if self.matcher is not None:
-            edited[~unpacked(self.matcher.mask()[None], self.matcher.vocab_size)[0, ids]] = -np.inf
+            edited[~allowed_bits(self.matcher)[ids]] = -np.inf
         return edited
 
 

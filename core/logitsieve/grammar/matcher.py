@@ -7,7 +7,7 @@ import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.mask import unpacked
-from logitsieve.api.results import Int32
+from logitsieve.api.results import Bool, Int32
 
 
 class Matcher(Protocol):
@@ -27,8 +27,13 @@ class Matcher(Protocol):
 
 def allowed_ids(matcher: Matcher) -> Int32:
     """Return the ids that may come next, ascending."""
-    bits = unpacked(matcher.mask()[None], matcher.vocab_size)[0]
-    return np.flatnonzero(bits).astype(np.int32)
+    return np.flatnonzero(allowed_bits(matcher)).astype(np.int32)
+
+
+def allowed_bits(matcher: Matcher) -> Bool:
+    """Return [V] whether each id may come next."""
+    bits: Bool = unpacked(matcher.mask()[None], matcher.vocab_size)[0]
+    return bits
 
 
 class XGrammar:

@@ -189,12 +189,9 @@ class SketchHead(Head):
 
         All logits are computed, in float32 if that suffices.
         """
-        log_z, off = (
-            np.empty((len(hidden_states), FIELDS)),
-            scale * self._full.quick_slack(hidden_states),
-        )
-        plain = DENSE_ERROR * off <= width
-        for rows, find in ((plain, self._full.quick_log_z), (~plain, self._full.log_z)):
+        full, log_z = self._full, np.empty((len(hidden_states), FIELDS))
+        plain = DENSE_ERROR * scale * full.quick_slack(hidden_states) <= width
+        for rows, find in ((plain, full.quick_log_z), (~plain, full.log_z)):
             if rows.any():
                 changed = edits and edits.rows(np.flatnonzero(rows))
                 log_z[rows] = find(hidden_states[rows], scale, changed)
