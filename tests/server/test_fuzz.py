@@ -68,6 +68,7 @@ PUBLIC: dict[str, list[Message]] = {
     f"{KSERVE}/ModelReady": [kserve.ModelReadyRequest(name="demo", version="1")],
     f"{KSERVE}/ModelMetadata": [kserve.ModelMetadataRequest(name="demo", version="1")],
     f"{KSERVE}/ModelConfig": [kserve.ModelConfigRequest(name="demo", version="1")],
+    f"{KSERVE}/ModelStatistics": [kserve.ModelStatisticsRequest(name="demo", version="1")],
     f"{KSERVE}/RepositoryIndex": [kserve.RepositoryIndexRequest(ready=True)],
     f"{KSERVE}/RepositoryModelLoad": [kserve.RepositoryModelLoadRequest(model_name="demo@1")],
     f"{KSERVE}/ModelInfer": [

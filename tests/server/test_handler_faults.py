@@ -153,7 +153,14 @@ SCENES: dict[str, Callable[[Ports], str]] = {
     "List": unary("logitsieve.v1.Models/List", pb.ListModelsRequest()),
     "health": unary("grpc.health.v1.Health/Check", HealthCheckRequest(), ()),
     "ModelInfer": unary(f"{KSERVE}/ModelInfer", INFER),
-    "ModelMetadata": unary(f"{KSERVE}/ModelMetadata", kserve.ModelMetadataRequest(name="demo")),
+    **{
+        f"Model{what}": unary(f"{KSERVE}/Model{what}", request(name="demo"))
+        for what, request in (
+            ("Metadata", kserve.ModelMetadataRequest),
+            ("Config", kserve.ModelConfigRequest),
+            ("Statistics", kserve.ModelStatisticsRequest),
+        )
+    },
     "Load": unary(f"{ADMIN}/Load", pb.LoadRequest(name="demo", version="1")),
     "SetAlias": unary(f"{ADMIN}/SetAlias", ALIAS),
     **{path: http(path) for path in ("/healthz", "/readyz", "/metrics")},

@@ -43,11 +43,12 @@ def unary_requests(service: str) -> dict[str, type[Message]]:
 # The method -> its request, by the port that it is on.
 PUBLIC = unary_requests("Decoder") | unary_requests("Models")
 CHANGING = unary_requests("Admin")
-KSERVE_PUBLIC = (
-    *("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"),
-    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
-)
 KSERVE_CHANGING = ("RepositoryModelLoad", "RepositoryModelUnload")
+KSERVE_PUBLIC = (
+    *("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig"),
+    *("ModelStatistics", "ModelInfer", "RepositoryIndex"),
+    *KSERVE_CHANGING,
+)
 NAMES = (
     *("tensors", "manifest", "index", "decode"),
     *(path.rpartition("/")[2] for path in (*PUBLIC, *CHANGING)),

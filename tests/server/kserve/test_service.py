@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 import tritonclient.grpc as triton
+from tritonclient.grpc import model_config_pb2
 
 from logitsieve.server.app import _announce
 from tests.server.kserve.inputs import SAMPLE, SEEDS, given, hidden_states, raised, whole
@@ -45,15 +46,61 @@ def test_metadata_is_what_model_infer_takes_and_gives(client: Any) -> None:
     assert found == told
 
 
+def test_the_configuration_has_the_tensors_of_the_metadata(client: Any) -> None:
+    config = client.get_model_config("demo:canary").config
+    assert (config.name, config.backend, config.max_batch_size) == ("demo", "logitsieve", 0)
+    metadata = client.get_model_metadata("demo")
+    for configured, told in ((config.input, metadata.inputs), (config.output, metadata.outputs)):
+        found = [(t.name, model_config_pb2.DataType.Name(t.data_type), t.dims) for t in configured]
+        assert found == [(t.name, f"TYPE_{t.datatype}", t.shape) for t in told]
+    assert [t.name for t in config.input if not t.optional] == ["hidden_states", "k"]
+
+
+def test_statistics_count_calls_of_each_version(client: Any) -> None:
+    def counts(model: str, version: str = "") -> dict[tuple[str, str], tuple[int, int, int]]:
+        found = {}
+        for one in client.get_inference_statistics(model, version).model_stats:
+            took = one.inference_stats
+            parts = (took.queue, took.compute_infer, took.compute_output)
+            assert {part.count for part in parts} == {took.success.count} == {one.inference_count}
+            assert sum(part.ns for part in parts) <= took.success.ns
+            assert (took.success.ns > 0) == (one.last_inference > 0) == (one.inference_count > 0)
+            found[one.name, one.version] = (
+                one.inference_count,
+                took.success.count,
+                took.fail.count,
+            )
+        return found
+
+    first, second = ("demo", "1"), ("demo", "2")
+    before = counts("demo")
+    assert before.keys() == {first, second}
+    for k in (2, 3):
+        client.infer("demo", [hidden_states(), whole("k", k)], model_version="2")
+    with raised("INVALID_ARGUMENT"):
+        client.infer("demo", [hidden_states(), whole("k", 1 << 20)], model_version="2")
+    with raised("NOT_FOUND"):
+        client.infer("nothing", [hidden_states(), whole("k", 2)])
+    inferred, succeeded, failed = before[second]
+    after = before | {second: (inferred + 2, succeeded + 2, failed + 1)}
+    assert counts("demo") == after
+    assert counts("demo", "2") == counts("demo:canary") == {second: after[second]}
+    assert counts("").items() > after.items()
+
+
 def test_what_there_is_not_and_garbage(client: Any, server: Running) -> None:
     for model, version in (("nothing", ""), ("demo", "3"), ("demo", "9")):
         with raised("NOT_FOUND"):
             client.infer(model, [hidden_states(), whole("k", 2)], model_version=version)
         with raised("NOT_FOUND"):
             client.get_model_metadata(model, version)
+        with raised("NOT_FOUND"):
+            client.get_model_config(model, version)
+        with raised("NOT_FOUND"):
+            client.get_inference_statistics(model, version)
     with raised("UNIMPLEMENTED"):
-        client.get_inference_statistics("demo")
-    for name in ("ModelInfer", "ModelReady", "ModelMetadata", "RepositoryIndex"):
+        client.get_trace_settings("demo")
+    for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex"):
         call = server.channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
         with pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT"):
             call(b"\xff", timeout=WAIT_S)

@@ -38,13 +38,9 @@ class TensorKind(NamedTuple):
     shape: str
     methods: tuple[str, ...] = ("topk", "sample")
 
-    def metadata(self, dim: int) -> Any:
-        sizes = {"D": dim, "1": 1}
-        return kserve.ModelMetadataResponse.TensorMetadata(
-            name=self.name,
-            datatype=self.datatypes[0],
-            shape=[sizes.get(letter, -1) for letter in self.shape],
-        )
+    def sizes(self, dim: int) -> list[int]:
+        """Return its shape, -1 for sizes that a request decides."""
+        return [{"D": dim, "1": 1}.get(letter, -1) for letter in self.shape]
 
 
 TENSORS: dict[str, tuple[TensorKind, ...]] = {

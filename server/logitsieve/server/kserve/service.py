@@ -5,8 +5,14 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as kserve
 
 from logitsieve.api.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from logitsieve.server.kserve.describe import (
+    PLATFORM,
+    InferStatistics,
+    model_config,
+    tensor_metadata,
+)
 from logitsieve.server.kserve.infer import TENSORS, to_request
-from logitsieve.server.metrics import Call
+from logitsieve.server.metrics import UNKNOWN, Call
 from logitsieve.server.models.repository import Repository
 from logitsieve.server.models.routes import Version
 from logitsieve.server.rpc.decoder_service import DecoderService
@@ -14,7 +20,7 @@ from logitsieve.server.rpc.models_service import AdminService
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.version import __version__
 
-PLATFORM = "logitsieve"
+EXTENSIONS = ["model_repository", "model_configuration", "statistics"]
 STATES = {
     "available": "READY",
     "loading": "LOADING",
@@ -28,6 +34,7 @@ class KserveService:
 
     def __init__(self, repository: Repository, decoder: DecoderService) -> None:
         self._repository, self._decoder = repository, decoder
+        self._statistics = InferStatistics()
 
     async def ServerLive(self, request: Any, call: Call) -> Any:
         return kserve.ServerLiveResponse(live=True)
@@ -38,7 +45,7 @@ class KserveService:
 
     async def ServerMetadata(self, request: Any, call: Call) -> Any:
         return kserve.ServerMetadataResponse(
-            name=PLATFORM, version=__version__, extensions=["model_repository"]
+            name=PLATFORM, version=__version__, extensions=EXTENSIONS
         )
 
     async def ModelReady(self, request: Any, call: Call) -> Any:
@@ -49,19 +56,30 @@ class KserveService:
         return kserve.ModelReadyResponse(ready=ready)
 
     async def ModelMetadata(self, request: Any, call: Call) -> Any:
-        version = self._get(request)
-        if version.served is None:
-            raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
-        call.route("", version.name, str(version.number))
-        dim = version.served.decoder.index.dim
+        version, dim = self._loaded(request, call)
         loaded = [v for v in self._repository.versions() if v.served and v.name == version.name]
         return kserve.ModelMetadataResponse(
             name=version.name,
             versions=[str(v.number) for v in loaded],
             platform=PLATFORM,
-            inputs=[tensor.metadata(dim) for tensor in TENSORS["inputs"]],
-            outputs=[tensor.metadata(dim) for tensor in TENSORS["outputs"]],
+            inputs=[tensor_metadata(kind, dim) for kind in TENSORS["inputs"]],
+            outputs=[tensor_metadata(kind, dim) for kind in TENSORS["outputs"]],
         )
+
+    async def ModelConfig(self, request: Any, call: Call) -> Any:
+        version, dim = self._loaded(request, call)
+        return kserve.ModelConfigResponse(config=model_config(version.name, dim))
+
+    async def ModelStatistics(self, request: Any, call: Call) -> Any:
+        """Answer for one version, all of a model if no version is named, or all models."""
+        loaded = [version for version in self._repository.versions() if version.served]
+        self._statistics.keep(loaded)
+        if request.version or ":" in request.name:
+            return self._statistics.of([self._loaded(request, call)[0]])
+        if request.name:
+            name = self._loaded(request, call)[0].name
+            loaded = [version for version in loaded if version.name == name]
+        return self._statistics.of(loaded)
 
     async def ModelInfer(self, request: Any, call: Call) -> bytes:
         model = _label(request.model_name, request.model_version)
@@ -70,7 +88,11 @@ class KserveService:
         call.limit(timeout_s)
         answer = self._decoder.answer(method, ours, call, write)
         del request, ours  # their bytes are copied
-        return await answer
+        try:
+            return await answer
+        finally:
+            if call.model != UNKNOWN:
+                self._statistics.add(call)
 
     async def RepositoryIndex(self, request: Any, call: Call) -> Any:
         _refuse_repository(request)
@@ -89,6 +111,14 @@ class KserveService:
 
     def _get(self, request: Any) -> Version:
         return self._repository.routes.get(_label(request.name, request.version))
+
+    def _loaded(self, request: Any, call: Call) -> tuple[Version, int]:
+        """Return a version that answers and its hidden size; label the call."""
+        version = self._get(request)
+        if version.served is None:
+            raise ModelNotFound(f"name: {version.label} is not loaded: {version.error}", "name")
+        call.route("", version.name, str(version.number))
+        return version, version.served.decoder.index.dim
 
 
 class KserveAdmin:
