@@ -11,8 +11,10 @@ CHAOS_MINUTES ?= 10
 SEED ?= 0
 COUNT ?= 40
 ONLY ?=
-REVISION ?= HEAD
+# The newest release, if there was one.
+REVISION ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 EXTRA ?= server
+SBOM ?= dist/sbom.json
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=10 -rs
 # What a CPU with AVX2 and nothing newer has; ONNX Runtime takes no such setting.
@@ -65,17 +67,17 @@ wheel: .venv/demo     ## dist/logitsieve-<version>-py3-none-any.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 sbom: .venv/dev       ## dist/sbom.json: what an install with EXTRA brings, as CycloneDX
-	@mkdir -p dist
-	$(BIN)/uv export --quiet --format cyclonedx1.5 --extra $(EXTRA) --output-file dist/sbom.json
+	@mkdir -p $(dir $(SBOM))
+	$(BIN)/uv export --quiet --format cyclonedx1.5 --extra $(EXTRA) --output-file $(SBOM)
 
-check: .venv/dev      ## formatting, lint, types
+check: .venv/dev $(if $(REVISION),breaking)  ## formatting, lint, types, a contract that older clients can read
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint proto
 	$(BIN)/mypy --num-workers $(WORKERS)
 	$(BIN)/pytest -q -s tests/test_budget.py
 
-breaking: .venv/dev   ## what of the gRPC contract an older client could not read, since REVISION
+breaking: .venv/dev   ## what of the gRPC contract clients of REVISION could not read
 	$(BIN)/buf breaking proto --against '.git#ref=$(REVISION),subdir=proto'
 
 unit: .venv/dev       ## fast tests

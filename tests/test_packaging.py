@@ -4,6 +4,7 @@
 `make test-all` lets pip install it.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +114,18 @@ def test_the_wheel_has_the_primer_and_requires_nothing_heavy(wheel: Path, progra
     names = {folder.name.partition("-")[0].lower() for folder in installed}
     assert {"logitsieve", "grpcio", "numpy", "typer"} <= names
     assert not names & {"numba", "torch", "faiss_cpu", "safetensors", "matplotlib"}
+
+
+def test_the_bill_of_materials_lists_what_the_server_requires(tmp_path: Path) -> None:
+    bill = tmp_path / "sbom.json"
+    # The environment is the one that runs this test.
+    run("make", "-C", REPOSITORY, "-o", ".venv/dev", "sbom", "EXTRA=server", f"SBOM={bill}")
+    found = json.loads(bill.read_text())
+    assert found["bomFormat"] == "CycloneDX"
+    listed = {part["name"]: part for part in found["components"]}
+    assert {"grpcio", "numba", "numpy", "protobuf", "uvicorn"} <= listed.keys()
+    assert "torch" not in listed
+    assert all(part["version"] and part["purl"] for part in listed.values())
 
 
 def test_the_client_answers(programs: Path, address: str) -> None:

@@ -1,6 +1,9 @@
 """The committed stubs and the codes written by hand are those of decoder.proto."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,29 @@ def test_every_field_stands_on_a_line_of_its_own_under_its_sentence() -> None:
     )
     for place in fields:
         assert re.match(r" +// .*\.$", lines[place - 1]), lines[place]
+
+
+def test_a_field_of_another_number_breaks_the_contract(tmp_path: Path) -> None:
+    old = tmp_path / "proto"
+    shutil.copytree(PROTO, old)
+    assert breaking(old) == ""
+    source = old / SOURCE
+    moved, count = re.subn(r"\buint32 k = 3;", "uint32 k = 99;", source.read_text())
+    assert count
+    source.write_text(moved)
+    assert 'field "99" with name "k" on message "TopKRequest" was deleted' in breaking(old)
+
+
+def breaking(old: Path) -> str:
+    """What `buf breaking` prints of the contract since that of a folder."""
+    buf = Path(sys.executable).with_name("buf")
+    command = [buf, "breaking", PROTO, "--against", old]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize(("revision", "compared"), [("HEAD", True), ("", False)])
+def test_make_check_compares_with_a_release(revision: str, compared: bool) -> None:
+    make = ["make", "-n", "-C", PROTO.parent, "check", f"REVISION={revision}"]
+    printed = subprocess.run(make, capture_output=True, text=True, timeout=60).stdout
+    assert ("buf breaking proto --against '.git#ref=HEAD,subdir=proto'" in printed) == compared
+    assert "buf lint proto" in printed
