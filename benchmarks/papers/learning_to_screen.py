@@ -20,7 +20,7 @@ from logitsieve.api.keywords import ModelSpec, NormalizerName, Purpose
 from logitsieve.api.results import Float32
 from logitsieve.decoding import LocalDecoder
 from logitsieve.decoding.engine import LocalEngine
-from logitsieve.evaluation import evaluate, us_per_row
+from logitsieve.evaluation import evaluate
 from logitsieve.index import Index
 from logitsieve.index.reader import read_contents
 from logitsieve.index_builder import BuildConfig
@@ -90,7 +90,7 @@ def fitted(data: Dataset, heads: tuple[str, ...], **config: Any) -> AbstractCont
 
 
 def table_5(options: Options) -> Rows:
-    """Tables 4 and 5: precision, candidates and time by clusters, plain and trained."""
+    """Tables 4 and 5: precision and candidates by clusters, plain and trained."""
     for data in map(load, SOFTMAXES):
         blocks = np.array_split(data.test, len(data.test) // JUDGED_AT_ONCE)
         for seed, clusters, rounds in product(range(options.seeds), CLUSTERS, (PLAIN, TRAINED)):
@@ -98,9 +98,8 @@ def table_5(options: Options) -> Rows:
             with fitted(data, ("full", "screen"), budget=BUDGET, **about) as index:
                 head = index.head("screen")
                 score = evaluate(head, index.head("full"), blocks, (1, 5))
-                us = us_per_row(head, data.test[:TIMED], 5, 1)
             row = {f"p{k}": score.precision[k].mean for k in (1, 5)}
-            row |= {"candidates": score.scanned[5], "us_per_row": us}
+            row["candidates"] = score.scanned[5]
             shape = {"vocab_size": index.vocab_size, "dim": index.dim}
             yield {**about, "data": data.name, **row, **shape}
 
