@@ -6,12 +6,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
-    "files of source": 326,
-    "lines of source": 48_142,
+    "files of source": 327,
+    "lines of source": 48_247,
     "lines of core/": 20_948,
-    "lines of tests/": 45_397,
-    "lines of tools/": 4_836,
-    "lines of benchmarks/": 8_159,
+    "lines of tests/": 45_494,
+    "lines of tools/": 4_837,
+    "lines of benchmarks/": 8_158,
 }
 LONGEST = 70  # lines of a function of the source
 
