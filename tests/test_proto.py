@@ -65,13 +65,13 @@ def test_a_field_of_another_number_breaks_the_contract(tmp_path: Path) -> None:
 def breaking(old: Path) -> str:
     """What `buf breaking` prints of the contract since that of a folder."""
     buf = Path(sys.executable).with_name("buf")
-    command = [buf, "breaking", PROTO, "--against", old]
+    command = [str(buf), "breaking", str(PROTO), "--against", str(old)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
 
 
 @pytest.mark.parametrize(("revision", "compared"), [("HEAD", True), ("", False)])
 def test_make_check_compares_with_a_release(revision: str, compared: bool) -> None:
-    make = ["make", "-n", "-C", PROTO.parent, "check", f"REVISION={revision}"]
+    make = ["make", "-n", "-C", str(PROTO.parent), "check", f"REVISION={revision}"]
     printed = subprocess.run(make, capture_output=True, text=True, timeout=60).stdout
     assert ("buf breaking proto --against '.git#ref=HEAD,subdir=proto'" in printed) == compared
     assert "buf lint proto" in printed
