@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value in its one form, or raises InvalidRequest."""
+"""Checks of arguments. Each returns the converted value, or raises InvalidRequest."""
 
 from math import inf
 from numbers import Real
@@ -11,11 +11,11 @@ from logitsieve.api.errors import InvalidRequest, between
 from logitsieve.api.results import ArrayLike, Int32
 
 INT32_MAX = int(np.iinfo(np.int32).max)
-STRONGEST = 1e3  # scale of guidance, either way
+STRONGEST = 1e3  # largest guidance scale, of either sign
 
 
 def whole(field: str, value: Any, low: int, high: float = inf) -> int:
-    """Return `value` as an int between `low` and `high`."""
+    """Return an int between `low` and `high`."""
     if type(value) is int and low <= value <= high:
         return value
     try:
@@ -30,7 +30,7 @@ def whole(field: str, value: Any, low: int, high: float = inf) -> int:
 
 
 def number(field: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a float between `low` and `high`."""
+    """Return a float between `low` and `high`."""
     if type(value) is float and low <= value <= high:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
@@ -40,14 +40,14 @@ def number(field: str, value: Any, low: float, high: float) -> float:
 
 
 def flag(field: str, value: Any) -> bool:
-    """Return `value` as a bool, which it must be."""
+    """Return a bool; no other type is converted."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidRequest(field, f"{value!a:.80}", "True or False")
     return bool(value)
 
 
 def id_rows(field: str, ids: ArrayLike, rows: int, largest: int) -> Int32:
-    """Return `ids` as int32 [B, M]: integers 0 .. `largest`, `rows` rows."""
+    """Return int32 ids [rows, M], each from 0 to `largest`."""
     allowed = f"integers [{rows}, M], M >= 1"
     array = as_array(field, ids, allowed)
     if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0 or len(array) != rows:
@@ -58,7 +58,7 @@ def id_rows(field: str, ids: ArrayLike, rows: int, largest: int) -> Int32:
 
 
 def vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: str) -> Any:
-    """Return [B] of `dtype`, zeros for None, from numbers of numpy's `kinds`."""
+    """Return numbers of numpy's `kinds` as an array [rows] of `dtype`; zeros for None."""
     if values is None:
         return np.zeros(rows, dtype)
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == (rows,):
@@ -75,7 +75,7 @@ def vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: s
 
 
 def as_array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
-    """Return an array of nested lists, an array or a tensor."""
+    """Convert nested lists, an array or a tensor to an array."""
     try:
         return np.asarray(on_host(values))
     except (TypeError, ValueError) as error:
@@ -83,7 +83,7 @@ def as_array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any
 
 
 def on_host(values: Any) -> Any:
-    """Copy a tensor into an array, floats as float32; return other values unchanged."""
+    """Convert a tensor to an array, floats to float32; return other values unchanged."""
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()

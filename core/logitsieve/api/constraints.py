@@ -1,7 +1,7 @@
-"""Constraints on ids: banned, allowed, biased, or penalised as repeated.
+"""Constraints: ids that are banned, allowed, biased, or penalized as repeated.
 
-A logit x becomes x / penalty if x > 0, else x * penalty (`repeated`), then x + bias (`biased`). Ids
-in `banned`, outside `allowed` or with a bit of 0 in `mask` are never answered.
+The logit x of a `repeated` id becomes x / penalty if x > 0, else x * penalty; then a `biased` id's
+bias is added. Ids in `banned`, outside `allowed` or with a bit of 0 in `mask` are never answered.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from logitsieve.api.results import Float32, Int32, Int64, offsets_of, repeated_i
 
 ID_LISTS = "ids for every row: a list of integers, or a list of such lists, one for each row"
 SETS = ("banned", "allowed", "biased", "repeated")
-WIDEST_PENALTY = 1e6  # and its inverse; a penalty beyond it is a mistake
+WIDEST_PENALTY = 1e6  # a penalty beyond it, or below its inverse, is a mistake
 
 
 class IdSets(NamedTuple):
-    """Ids of each row as CSR: row r has ids[offsets[r]:offsets[r+1]]."""
+    """The ids of each row in CSR form: row r has ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int32  # [B+1]
     ids: Int32
@@ -32,19 +32,23 @@ IdLists = Sequence[Sequence[int]] | Sequence[int] | IdSets
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraints:
-    """Constraints of each row; a flat list of ids holds for every row."""
+    """Constraints for each row; a flat list of ids applies to every row.
+
+    `allowed` None allows all ids. `biased` ids are distinct within a row, and `bias` has one number
+    for each. `mask` is int32 [B, ceil(V / 32)], or one row for all: bit i % 32 of word i // 32
+    allows the id i.
+    """
 
     banned: IdLists | None = None
-    allowed: IdLists | None = None  # None: all
-    biased: IdLists | None = None  # distinct within a row
-    bias: Sequence[Sequence[float]] | Sequence[float] | Float32 | None = None  # one per biased id
+    allowed: IdLists | None = None
+    biased: IdLists | None = None
+    bias: Sequence[Sequence[float]] | Sequence[float] | Float32 | None = None
     repeated: IdLists | None = None
-    # int32 [B, ceil(V / 32)], or one row for all: bit i % 32 of word i // 32 allows id i (mask.py).
     mask: Any = None
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Self:
-        """Convert every list to IdSets and `bias` to float32; InvalidRequest names a field."""
+        """Check all fields for so many rows, and convert lists to IdSets; or InvalidRequest."""
         sets: dict[str, Any] = {
             name: _id_sets(getattr(self, name), rows, f"constraints.{name}") for name in SETS
         }
@@ -57,7 +61,7 @@ class Constraints:
         return replace(self, **sets, bias=bias, repetition_penalty=penalty, mask=mask)
 
     def take(self, rows: Int64) -> Self:
-        """Select rows, in that order, of constraints that `for_rows` made."""
+        """Select rows of constraints that `for_rows` made."""
         bias = self.bias
         if isinstance(self.biased, IdSets):
             bias = np.asarray(bias, np.float32)[select_rows(self.biased.offsets, rows)[1]]
@@ -69,7 +73,7 @@ class Constraints:
 def _taken(sets: IdLists | None, rows: Int64) -> IdSets | None:
     if sets is None:
         return None
-    assert isinstance(sets, IdSets), "made by for_rows"
+    assert isinstance(sets, IdSets), "for_rows makes IdSets"
     offsets, places = select_rows(sets.offsets, rows)
     return IdSets(offsets.astype(np.int32), sets.ids[places])
 
@@ -153,7 +157,7 @@ def _bias(bias: Any, lists: IdLists | None, biased: IdSets | None) -> Float32 | 
         raise InvalidRequest(field, "nothing", allowed)
     rows = 1 if isinstance(lists, IdSets) else len(biased.offsets) - 1
     each = _by_row(bias, rows, field, "iuf", allowed)
-    with np.errstate(over="ignore"):  # infinity is refused
+    with np.errstate(over="ignore"):  # infinity is refused below
         values = np.concatenate(each).astype(np.float32)
     lengths = [biased.ids.size] if isinstance(lists, IdSets) else np.diff(biased.offsets).tolist()
     if [len(row) for row in each] != lengths:

@@ -1,4 +1,4 @@
-"""The methods of all decoders, in process and remote: check a request, then ask an engine."""
+"""The methods of all decoders, local and remote: they check a request, then ask an engine."""
 
 from __future__ import annotations  # help() shows types as they are written
 
@@ -41,17 +41,17 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """An index at one operating point, shards, or a server: each answers requests."""
+    """Answers requests: an index at one operating point, shards, or a server."""
 
     def answer(self, request: Request[R]) -> R:
-        """Answer a request of a `Decoder`'s methods; InvalidRequest names the field at fault."""
+        """Answer a request, or raise InvalidRequest."""
 
 
 class EngineBase(ABC):
-    """An engine that answers each kind of request by a method of its own."""
+    """An engine with one method for each kind of request."""
 
     def answer(self, request: Request[R]) -> R:
-        """Answer a request; InvalidRequest names the field at fault."""
+        """Answer a request, or raise InvalidRequest."""
         reply: R = getattr(self, f"_{request.METHOD}")(request)
         return reply
 
@@ -69,21 +69,21 @@ class EngineBase(ABC):
 
 
 class Decoder(ABC):
-    """Answers requests about the next tokens, for B rows of hidden size D over V ids.
+    """Answers requests about the next tokens for B rows of hidden size D, over V ids.
 
-    Every method checks its request, and raises InvalidRequest naming the field at fault. Then an
-    engine answers over the ids that the constraints leave. `ModelSpec` explains the keywords.
+    Every method checks its arguments and raises InvalidRequest, which names the wrong one.
+    Only ids that the `constraints` allow are answered. `ModelSpec` explains the other keywords.
     """
 
-    _most_ids: int = INT32_MAX  # V, if it is known
+    _most_ids: int = INT32_MAX  # V if it is known
 
     @abstractmethod
     def _rows(self, hidden_states: ArrayLike) -> Float32:
-        """Convert `hidden_states` [B, D] or [D] to [B, D] for engines, or InvalidRequest."""
+        """Convert `hidden_states` [B, D] or [D] to [B, D], or raise InvalidRequest."""
 
     @abstractmethod
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
-        """Return the engine for `k` ids of each of `rows` rows."""
+        """Return the engine for a request about `rows` rows with `k` ids each."""
 
     def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
         k = min(request.ids_a_row, self._most_ids)
@@ -99,10 +99,10 @@ class Decoder(ABC):
         constraints: Constraints | None = None,
         **spec: Unpack[ModelSpec],
     ) -> TopKReply:
-        """Return the `k` best tokens of each row of `hidden_states` [B, D] or [D], best first.
+        """Return the `k` best ids of each row of `hidden_states` [B, D] or [D], best first.
 
-        A `normalizer` adds log Z of the ids that the constraints leave, a `width` in nats also its
-        proven interval.
+        With a `normalizer` the answer has log Z over the allowed ids; with a `width` in nats, also
+        its proven interval.
         """
         if spec:
             check_keywords(ModelSpec, spec)
@@ -119,9 +119,9 @@ class Decoder(ABC):
         constraints: Constraints | None = None,
         **spec: Unpack[ModelSpec],
     ) -> ScoreReply:
-        """Return log-probabilities of `token_ids`, ids [B, T] or [B], under the `constraints`.
+        """Return log-probabilities of `token_ids`, [B, T] or [B], under the `constraints`.
 
-        `width` bounds their error in nats; a `normalizer` is chosen if absent.
+        `width` limits their error in nats.
         """
         check_keywords(ModelSpec, spec)
         hidden_states = self._rows(hidden_states)
@@ -139,7 +139,7 @@ class Decoder(ABC):
     ) -> SampleReply:
         """Draw `samples` ids for each row of `hidden_states`, from softmax(logits / temperature).
 
-        `SampleOptions` explains filters, seeds, log-probabilities, and how sure draws are.
+        `SampleOptions` explains filters, seeds, log-probabilities, and how exact draws are.
         """
         hidden_states = _for_engine(self, hidden_states)
         ready = Sampling.of(len(hidden_states), samples, options)
@@ -156,15 +156,15 @@ class Decoder(ABC):
         constraints: Constraints | None = None,
         **options: Unpack[BeamOptions],
     ) -> BeamStepReply:
-        """Return the `beams_out` best continuations of each group: one step of a beam search.
+        """Take one step of a beam search: return the `beams_out` best continuations of each group.
 
-        `hidden_states` has G x `beams_in` rows, group by group, one per hypothesis; `scores` are
-        0 by default. A continuation's score adds logit - log Z, over all V ids whatever the
-        constraints. A finished hypothesis continues as itself with the first of `eos_ids`: its
-        log Z is NaN.
+        `hidden_states` has G x `beams_in` rows, group by group, one for each hypothesis. A
+        continuation adds logit - log Z to its hypothesis's score (0 by default), with log Z over
+        all V ids even under constraints. A finished hypothesis continues only as itself, by the
+        first of `eos_ids`; its log Z is NaN.
 
-        Ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then logit, then id. If
-        a proven interval of log Z leaves an order open, a narrower one settles it.
+        Continuations are ranked by score / ((5 + length) / 6)^length_penalty, ties by parent, then
+        logit, then id. If the interval of log Z leaves the order open, it is computed again.
         """
         hidden_states = self._rows(hidden_states)
         ready = Beams.of(len(hidden_states), scores, beams_in, beams_out, options)
@@ -172,9 +172,9 @@ class Decoder(ABC):
 
 
 def _for_engine(decoder: Decoder, hidden_states: ArrayLike) -> Float32:
-    """Return arrays [B, D] as they are, since engines convert them; others by `_rows`.
+    """Return arrays [B, D] unchanged, since engines convert them, and others by `_rows`.
 
-    No method: asynchronous clients have the methods of `Decoder`, but not this base class.
+    This is a function because asynchronous clients reuse the methods of `Decoder` without its base.
     """
     if type(hidden_states) is ndarray and hidden_states.ndim == 2:
         return hidden_states

@@ -1,4 +1,4 @@
-"""Every exception logitsieve raises on purpose.
+"""Every exception that logitsieve raises on purpose.
 
 LogitsieveError
 ├── InvalidRequest (ValueError)
@@ -29,33 +29,33 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-LONGEST = 300  # characters of a message
-MOST_ALLOWED = 200  # of these, for what is allowed
+LONGEST = 300  # characters of an InvalidRequest
+MOST_ALLOWED = 200  # characters of its part about allowed values
 LEAST = 40
 
 
 def between(kind: str, low: float, high: float) -> str:
-    """Say which values of a kind are allowed."""
+    """Describe a range of allowed values."""
     first, last = (f"{end:.16g}" if isinstance(end, float) else str(end) for end in (low, high))
     return f"{kind}, {first} or more" if high == inf else f"{kind}, {first} to {last}"
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Cut the middle out of a text of more than `most` characters, never of one of LEAST."""
+    """Cut the middle out of a text of more than `most` characters, leaving at least LEAST."""
     most = max(most, LEAST)
     half = (most - 3) // 2
     return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 class LogitsieveError(Exception):
-    """Root of the tree."""
+    """The base of all of them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).__new__, (type(self),), {**vars(self), "args": self.args}
 
 
 class InvalidRequest(LogitsieveError, ValueError):
-    """An argument, request field or flag is wrong: `field`, its value `got`, and `allowed` ones."""
+    """The argument, request field or flag `field` has the value `got`, which is not `allowed`."""
 
     def __init__(self, field: str, got: object, allowed: str) -> None:
         shown = shortened(allowed, MOST_ALLOWED)
@@ -68,7 +68,7 @@ class InvalidRequest(LogitsieveError, ValueError):
 
 @contextmanager
 def naming(field: str) -> Iterator[None]:
-    """Let InvalidRequest name `field`, as the caller knows it."""
+    """Rename the field of an InvalidRequest to the one that the caller knows."""
     try:
         yield
     except InvalidRequest as error:
@@ -80,7 +80,7 @@ class InvalidKnob(InvalidRequest):
 
     @classmethod
     def unknown(cls, knob: str, value: object, knobs: Iterable[str]) -> Self:
-        """Refuse a knob that is not in `knobs`."""
+        """Make the error for a knob that is not among `knobs`."""
         names = ", ".join(knobs)
         error = cls(f"knobs.{knob}", value, names or "no knobs")
         error.args = (f"{error.field}: no such knob {knob!r}, there are: {names or 'none'}",)
@@ -88,11 +88,11 @@ class InvalidKnob(InvalidRequest):
 
 
 class RequestTooLarge(InvalidRequest):
-    """A message over the server's published limit."""
+    """A message is larger than the server's published limit."""
 
 
 class IndexUnreadable(LogitsieveError):
-    """An index was refused; `file` is the offending path, `reason` its fault."""
+    """An index was refused because of `file`, for the given `reason`."""
 
     def __init__(self, file: Path | str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
@@ -101,11 +101,11 @@ class IndexUnreadable(LogitsieveError):
 
 
 class BuildFailed(LogitsieveError):
-    """The builder could not finish; it wrote no index."""
+    """The builder could not finish, and wrote no index."""
 
 
 class TargetNotReached(BuildFailed):
-    """No setting meets the target precision; `best` has the nearest one's measurements."""
+    """No setting reaches the target precision; `best` has the measurements of the nearest one."""
 
     def __init__(self, target: Mapping[str, float], best: Mapping[str, float]) -> None:
         def shown(point: Mapping[str, float]) -> str:
@@ -119,7 +119,7 @@ class TargetNotReached(BuildFailed):
 
 
 class TrainingFailed(LogitsieveError):
-    """The training could not continue; its last save is complete."""
+    """The training could not continue; its last checkpoint is complete."""
 
 
 class DeviceExhausted(LogitsieveError):
@@ -139,7 +139,7 @@ class DeviceLost(LogitsieveError):
 
 
 class ServiceError(LogitsieveError):
-    """The server answered with an error; `field` names a request field at fault, if any."""
+    """The server answered with an error; `field` names the wrong request field, if there is one."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -147,15 +147,15 @@ class ServiceError(LogitsieveError):
 
 
 class ModelNotFound(ServiceError):
-    """No such model, version or alias."""
+    """The server has no such model, version or alias."""
 
 
 class Unauthenticated(ServiceError):
-    """The call had no token that the server knows."""
+    """The call had no API key that the server knows."""
 
 
 class PermissionDenied(ServiceError):
-    """The call's token has another scope, or the call belongs to another port."""
+    """The call's API key lacks the scope, or the call belongs to another port."""
 
 
 class Unavailable(ServiceError):
@@ -163,7 +163,7 @@ class Unavailable(ServiceError):
 
 
 class ShardUnavailable(Unavailable):
-    """A shard is unreachable: rows `first` .. `first` + `rows` - 1 of the vocabulary."""
+    """The shard with rows `first` .. `first` + `rows` - 1 of the vocabulary is unreachable."""
 
     def __init__(self, first: int, rows: int) -> None:
         span = f"rows {first} .. {first + rows - 1} of the vocabulary"
@@ -173,7 +173,7 @@ class ShardUnavailable(Unavailable):
 
 
 class Overloaded(ServiceError):
-    """Too much work in flight; try again after `retry_after_s` seconds."""
+    """Too much work is in flight; try again after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -189,7 +189,7 @@ class Unimplemented(ServiceError):
 
 
 class InternalError(ServiceError):
-    """A defect in the server; `incident` finds it in the server's log."""
+    """The server has a defect; its log has the details under `incident`."""
 
     def __init__(self, message: str, incident: str = "") -> None:
         super().__init__(message)
@@ -197,7 +197,7 @@ class InternalError(ServiceError):
 
 
 class MissingExtra(LogitsieveError, ImportError):
-    """An optional dependency is missing; the message has the pip line."""
+    """An optional dependency is missing; the message has the command that installs it."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(

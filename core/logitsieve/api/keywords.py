@@ -1,4 +1,4 @@
-"""Keywords of a decoder's methods: their defaults and checks."""
+"""The keywords of a decoder's methods, and their checks."""
 
 from __future__ import annotations  # help() shows types as they are written
 
@@ -12,40 +12,40 @@ from logitsieve.api.checks import number
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import ArrayLike
 
-MAX_ERROR = 1e-15  # of a row's top k to be wrong, if nothing else is asked
+MAX_ERROR = 1e-15  # the default chance that a row's top k is wrong
 BELOW_1 = nextafter(1.0, 0.0)
-AUTO = "AUTO"  # instead of a head: the cheapest operating point that is precise enough
-FALLBACKS = ("full", "sketch", "svd")  # heads that may answer what others leave
+AUTO = "AUTO"  # as a head's name: the fastest operating point that is precise enough
+FALLBACKS = ("full", "sketch", "svd")  # heads that may answer rows which others cannot
 
 NormalizerName = Literal["candidates", "lowrank", "sampled", "sketch", "full", "approximate"]
 KnobValues = tuple[tuple[str, float], ...]  # sorted by name
-# What a request needs from all V ids: draws, beam steps, or the best ids and log Z.
+# A request's need of all V ids: for draws, for beam steps, or for the best ids and log Z.
 Purpose = Literal["", "draws", "steps", "best"]
 
-NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits on the width of log Z
+NARROWEST, WIDEST = 1e-9, 100.0  # nats: limits of `width`
 
-# Codes of decoder.proto's Normalizer, in the same order.
+# decoder.proto's Normalizer has the same order.
 NORMALIZER_CODES = {name: code for code, name in enumerate(get_args(NormalizerName), start=1)}
 
 
 class ModelSpec(TypedDict, total=False):
     """Keywords of every method of a decoder: the model, and how it answers.
 
-    `model` is "name", "name@version" or "name:alias" (empty: the only one loaded).
+    `model` is "name", "name@version" or "name:alias"; empty means the only one loaded.
 
-    `head` empty or "AUTO" chooses the cheapest operating point measured for as many rows that
-    reaches `min_precision` at k, rounded up to 1, 5 or 10 (beyond 10 only by proof); that proves
-    its answers (`exact`); or that is wrong with a chance of at most `max_error` a row. Without any
-    of them it meets the build's target or, if that has none, a `max_error` of 1e-15. `knobs`
-    override a head's stored ones, without a name the default head's; `max_error` is one of the head
-    `sketch`: 0 (a proof) or more, below 1.
+    `head` names a head, and `knobs` override its stored ones, or the default head's if none is
+    named. Without both, or with the head "AUTO", the fastest operating point measured for the batch
+    size answers, among those that reach `min_precision` at k (rounded up to 1, 5 or 10; beyond 10
+    only proofs do), that prove their answers (`exact`), or that are wrong with a chance of at most
+    `max_error` a row. By default that is the index's target precision or, if it has none, a
+    `max_error` of 1e-15. `max_error` is the head `sketch`'s knob, from 0 (a proof) to below 1.
 
-    `normalizer` is the method for log Z. None: `topk` computes none; the others choose one, which
-    the answer names.
+    `normalizer` is the method for log Z. With None `topk` computes no log Z, and the other methods
+    choose one, which the answer names.
 
-    `width`, 1e-9 to 100 nats, limits the proven interval of log Z: each log-probability is within
-    it of the true one, before rounding to float32. It needs a proving `normalizer`; None chooses
-    `sketch` if the index has it, else `full`.
+    `width`, 1e-9 to 100 nats, limits the proven interval of log Z, and with it the error of each
+    log-probability before rounding to float32. It needs a `normalizer` that proves intervals; None
+    chooses `sketch`, or `full` if the index lacks it.
     """
 
     model: str
@@ -61,25 +61,26 @@ class ModelSpec(TypedDict, total=False):
 class SampleOptions(ModelSpec, total=False):
     """Keywords of `sample`: `ModelSpec`'s, and how to draw.
 
-    Without a head and a precision `sketch` draws within `max_error`, by default 1e-15, or `full`
-    if the index lacks it or measured it to be slower. Above 0 log Z may be an estimate, which the
-    answer names `approximate`: a `normalizer`, a `width`, `exact` or a `max_error` of 0 proves it.
+    Unless a head or a precision is given, `sketch` draws within `max_error`, by default 1e-15; or
+    `full`, if the index lacks `sketch` or measured it to be slower. With a `max_error` above 0,
+    log-probabilities may use an estimate of log Z, which the answer calls `approximate`. A
+    `normalizer`, a `width`, `exact` or a `max_error` of 0 avoids it.
 
-    Filters, after the temperature: the `top_k` best ids (0: all), of those the smallest set with a
-    probability of at least `top_p`, then ids at least `min_p` times as probable as the best.
-    Temperature 0 answers the best id.
+    Filters apply after the temperature: `top_k` keeps the k best ids (0: all), `top_p` the smallest
+    set of these with at least this probability, and `min_p` the ids at least this many times as
+    probable as the best. Temperature 0 returns the best id.
 
     A draw depends on its row's seed (uint64 [B]), `step` and its number among the row's draws. One
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
-    fresh seeds. Equal arguments, version, head and knobs draw equal ids.
+    fresh seeds. Equal arguments, version, head and knobs give equal ids.
 
-    `replace` False draws ids without replacement: `samples` different ones, in the order of
-    logits / temperature plus Gumbel noise, which the reply has as `perturbed`. The first is the
-    draw of that seed with replacement. Where filters or constraints leave fewer ids, the rest are
-    -1, with -inf for their log-probabilities and perturbed logits.
+    `replace=False` draws `samples` different ids, ordered by logits / temperature plus Gumbel
+    noise, which the reply has as `perturbed`. The first is that seed's draw with replacement. If
+    filters or constraints leave fewer ids, the rest are -1, and their log-probabilities and
+    perturbed logits -inf.
 
-    With `log_probs` False they, and log Z, may be absent (NaN and None): then draws by `full`
-    and `sketch` take little more time than their best ids, and are as sure as these.
+    `log_probs=False` may leave log-probabilities (NaN) and log Z (None) out. `full` and `sketch`
+    then draw nearly as fast as they find the best ids, and with the same `max_error`.
     """
 
     seeds: ArrayLike | None
@@ -93,9 +94,9 @@ class SampleOptions(ModelSpec, total=False):
 
 
 class BeamOptions(ModelSpec, total=False):
-    """Keywords of `beam_step`: `ModelSpec`'s, and the state of the hypotheses, [B] each.
+    """Keywords of `beam_step`: `ModelSpec`'s, and the state of the hypotheses.
 
-    `lengths` are in tokens (None: 0), `finished` None is false for all.
+    `lengths` [B] are in tokens, by default 0; `finished` [B] is by default False.
     """
 
     lengths: ArrayLike | None
@@ -108,7 +109,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def check_keywords(options: type, given: Mapping[str, Any]) -> None:
-    """TypeError for a keyword that the TypedDict `options` lacks."""
+    """Raise TypeError for a keyword that the TypedDict `options` lacks."""
     if not given.keys() <= options.__annotations__.keys():
         unknown = ", ".join(sorted(given.keys() - options.__annotations__.keys()))
         raise TypeError(
@@ -117,7 +118,7 @@ def check_keywords(options: type, given: Mapping[str, Any]) -> None:
 
 
 def shows_keywords(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Let help() list each keyword of `**kwargs: Unpack[options]`."""
+    """Make help() list each keyword of `**kwargs: Unpack[options]`."""
 
     def decorate(method: F) -> F:
         signature = inspect.signature(method)
@@ -138,22 +139,22 @@ def shows_keywords(options: type, defaults: Mapping[str, Any]) -> Callable[[F], 
 
 
 class ResolvedSpec(NamedTuple):
-    """A resolved spec: AUTO at a precision (None: the index's own target), or a point."""
+    """A checked ModelSpec: a choice for AUTO to make, or a head with knobs."""
 
     automatic: bool
-    precision: float | None
+    precision: float | None  # AUTO's; 1 for a proof, None for the index's target
     head: str
     knobs: KnobValues
     normalizer: str  # "" for none
-    width: float = inf  # nats that the interval of log Z may span
-    max_error: float | None = None  # of AUTO without a precision; None: as the index was built
+    width: float = inf
+    max_error: float | None = None  # AUTO's
 
     @classmethod
     def of(
         cls, head: str, knobs: KnobValues, precision: float | None, max_error: Any,
         normalizer: str, width: float,
     ) -> Self:  # fmt: skip
-        """Make a request, AUTO's without a head and knobs; or InvalidRequest."""
+        """Resolve checked fields: without head and knobs AUTO chooses; or InvalidRequest."""
         asked = asked_max_error(max_error, knobs, precision)
         if not head and not knobs:
             return cls(True, precision, "", (), normalizer, width, asked)
@@ -164,7 +165,7 @@ class ResolvedSpec(NamedTuple):
 def asked_precision(
     head: str, knobs: Mapping[str, float] | None, min_precision: float | None, exact: bool
 ) -> float | None:
-    """Return the precision for AUTO (1: a proof, None: the index's target) or InvalidRequest."""
+    """Check AUTO's keywords, and return `ResolvedSpec.precision`."""
     if type(exact) is not bool:
         raise InvalidRequest("exact", repr(exact), "True or False")
     if min_precision is not None:
@@ -186,7 +187,7 @@ def asked_precision(
 def asked_max_error(
     max_error: Any, knobs: KnobValues = (), precision: float | None = None
 ) -> float | None:
-    """Return the largest chance of a wrong row that is asked for; or InvalidRequest."""
+    """Check `max_error` together with the other keywords."""
     if max_error is None:
         return None
     if precision is not None or "max_error" in dict(knobs):
@@ -196,7 +197,7 @@ def asked_max_error(
 
 
 def asked_width(width: float | None) -> float:
-    """Return the nats that log Z's interval may span, infinity for None; or InvalidRequest."""
+    """Check `width`; None becomes infinity."""
     return inf if width is None else number("width", width, NARROWEST, WIDEST)
 
 
@@ -204,7 +205,7 @@ DEFAULT_SPEC = ResolvedSpec(True, None, "", (), "")
 
 
 def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
-    """Resolve the keywords of a request to a point; or InvalidRequest."""
+    """Check the keywords of a request."""
     if spec.keys().isdisjoint(ModelSpec.__annotations__):
         return DEFAULT_SPEC
     head, knobs = spec.get("head", ""), spec.get("knobs")
@@ -217,7 +218,7 @@ def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
 
 
 def knob_values(knobs: Mapping[str, float] | None) -> KnobValues:
-    """Sort knobs by name; InvalidRequest unless each is a number."""
+    """Check that knobs are numbers, and sort them by name."""
     try:
         return tuple(sorted((str(name), float(value)) for name, value in (knobs or {}).items()))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:

@@ -1,7 +1,4 @@
-"""The requests of all decoders, engines and services: checked once, and sliced by rows.
-
-Shape letters: B rows of hidden_states, D its size, T ids a row to be scored.
-"""
+"""The requests that decoders, engines and services share; they are checked once."""
 
 from __future__ import annotations
 
@@ -33,24 +30,24 @@ from logitsieve.api.results import (
     UInt64,
 )
 
-MOST_SAMPLES = 1 << 20  # draws per row in one request
+MOST_SAMPLES = 1 << 20  # draws per row
 MOST_BEAMS = 1 << 12
 MOST_STEPS = 1 << 64
 COLDEST, HOTTEST = 1e-5, 1e4  # temperatures other than 0
 LEAST_TOP_P = float(np.nextafter(0.0, 1.0))
-STEEPEST = 10.0  # exponent of the length penalty
-FILTERS, NO_FILTERS = ("top_p", "min_p"), (1.0, 0.0)  # by probability, and values that remove no id
+STEEPEST = 10.0  # largest exponent of the length penalty, of either sign
+FILTERS, NO_FILTERS = ("top_p", "min_p"), (1.0, 0.0)  # and the values that remove no id
 SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, in the bits of an int64
 
 
 class Sampling(NamedTuple):
-    """Checked options of a draw, as heads and kernels take them; see `SampleOptions`."""
+    """Checked options of draws, as heads and kernels take them; see `SampleOptions`."""
 
     samples: int
     seeds: UInt64  # [B]
     step: int = 0
     temperature: float = 1.0
-    top_k: int = 0  # 0: all
+    top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     log_probs: bool = True
@@ -58,31 +55,31 @@ class Sampling(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The factor of logits, 1 / temperature; 1 at temperature 0, where one id is left."""
+        """The factor of logits, 1 / temperature; 1 at temperature 0, which leaves one id."""
         return 1.0 / (self.temperature or 1.0)
 
     @property
     def filters(self) -> tuple[float, float]:
-        """The values of FILTERS, in the order in which kernels take and apply them."""
+        """The values of FILTERS, in the order in which kernels apply them."""
         return self.top_p, self.min_p
 
     @property
     def filtered(self) -> bool:
-        """True if an id may be removed by its probability."""
+        """True if a filter may remove ids."""
         return self.filters != NO_FILTERS
 
     @property
     def least_log_share(self) -> float:
-        """log of the least e^{x / temperature}, relative to the best id's, that an id may have."""
+        """How far x / temperature may be below the best id's before `min_p` removes the id."""
         return log(self.min_p) if self.min_p > 0.0 else -inf
 
     def listing(self) -> Self:
-        """Return the options of a list that filters cut later: noise does not shorten it."""
+        """Return options for a list of best ids that filters cut later, whatever the noise."""
         return self._replace(samples=0, min_p=0.0)
 
     @classmethod
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
-        """Check options of draws; InvalidRequest names a field, TypeError an unknown keyword."""
+        """Check options of draws; raises InvalidRequest, or TypeError for an unknown keyword."""
         check_keywords(SampleOptions, options)
         checked: dict[str, Any] = {
             name: SAMPLING_CHECKS[name](value)
@@ -97,7 +94,7 @@ class Sampling(NamedTuple):
         return how
 
 
-# What methods assume of keywords that are not given.
+# Of every keyword.
 DEFAULTS: Mapping[str, Any] = {
     "model": "",
     "head": "",
@@ -117,13 +114,13 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class Beams(NamedTuple):
-    """Checked hypotheses; see `Decoder.beam_step`."""
+    """Checked hypotheses, [B]; see `Decoder.beam_step`."""
 
     beams_in: int
     beams_out: int
-    scores: Float32  # [B]
-    lengths: Int32  # [B]
-    finished: Bool  # [B]
+    scores: Float32
+    lengths: Int32
+    finished: Bool
     eos_ids: tuple[int, ...]
     length_penalty: float
 
@@ -162,7 +159,7 @@ class Beams(NamedTuple):
 
 
 def scored_ids(token_ids: ArrayLike, rows: int) -> Int32:
-    """Return `token_ids`, [B, T] or [B], as int32 [B, T]; or InvalidRequest."""
+    """Check `token_ids`, [B, T] or [B], and return int32 [B, T]."""
     array = as_array("token_ids", token_ids, f"integers [{rows}, T] or [{rows}], T >= 1")
     return id_rows("token_ids", array[:, None] if array.ndim == 1 else array, rows, INT32_MAX)
 
@@ -172,38 +169,38 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request(ABC, Generic[R_co]):
-    """A request about the next tokens of hidden_states, which an engine answers by an `R_co`.
+    """A request about hidden_states, which an engine answers with an `R_co`.
 
-    A subclass adds the field ASKED: a value, or a NamedTuple of several, whose arrays have as many
-    rows. Engines check what only an index can tell: D, and ids against V.
+    A subclass adds one field, named by ASKED: a value, or a NamedTuple with arrays of B rows. It is
+    checked except for D and V, which only the engine knows.
     """
 
-    hidden_states: Any  # [B, D], of any form that `Decoder.topk` takes
+    hidden_states: Any  # [B, D], of any type that `Decoder.topk` takes
     constraints: Constraints | None = field(default=None, kw_only=True)
 
-    METHOD: ClassVar[str]  # of a Decoder, which makes it
+    METHOD: ClassVar[str]  # the decoder's method that makes the request
     ASKED: ClassVar[str]
-    PURPOSE: ClassVar[Purpose] = ""  # what it needs from all V ids,
-    CONSTRAINED: ClassVar[Purpose] = ""  # and with constraints
+    PURPOSE: ClassVar[Purpose] = ""
+    CONSTRAINED: ClassVar[Purpose] = ""  # the purpose with constraints
 
     @classmethod
     def purpose(cls, constrained: bool) -> Purpose:
-        """Return what such a request needs from all V ids, with constraints or without."""
+        """Return the purpose of a request with or without constraints."""
         return cls.CONSTRAINED if constrained else cls.PURPOSE
 
     @property
     def ids_a_row(self) -> int:
-        """The number of best ids a row for which AUTO chooses a head."""
+        """The number of best ids a row that AUTO chooses a head for."""
         return 1
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The fields of this kind of request, named as in decoder.proto."""
+        """The fields of this kind of request, with their names in decoder.proto."""
         value = getattr(self, self.ASKED)
         return value._asdict() if isinstance(value, Sampling | Beams) else {self.ASKED: value}
 
     def part(self, rows: slice) -> Self:
-        """Return the request about some of its rows, if `for_rows` made its constraints."""
+        """Return the request about some of its rows; its constraints must be from `for_rows`."""
         constraints = self.constraints
         if constraints is not None:
             constraints = constraints.take(np.arange(len(self.hidden_states))[rows])
@@ -227,9 +224,9 @@ class TopKRequest(Request[TopKReply]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRequest(Request[ScoreReply]):
-    """Log-probabilities of `token_ids`, int32 [B, T]."""
+    """Log-probabilities of `token_ids`."""
 
-    token_ids: Int32
+    token_ids: Int32  # [B, T]
 
     METHOD, ASKED = "score", "token_ids"
 
@@ -246,7 +243,7 @@ class SampleRequest(Request[SampleReply]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeamStepRequest(Request[BeamStepReply]):
-    """The best continuations of each group of hypotheses, one a row."""
+    """The best continuations of each group of hypotheses."""
 
     beams: Beams
 
@@ -259,7 +256,7 @@ class BeamStepRequest(Request[BeamStepReply]):
 
 
 def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
-    """Return a temperature as a float; or InvalidRequest."""
+    """Check a temperature, and return a float."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if real and (value == 0 or COLDEST <= value <= hottest):
         return float(value)
@@ -267,7 +264,7 @@ def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
     raise InvalidRequest("temperature", f"{value!a:.80}", allowed)
 
 
-# What is checked of each option of draws that is given; defaults need no check.
+# Defaults are not checked.
 SAMPLING_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "step": partial(whole, "step", low=0, high=MOST_STEPS - 1),
     "temperature": checked_temperature,
@@ -293,18 +290,18 @@ def _seeds(seeds: ArrayLike | None, rows: int) -> UInt64:
     if type(seeds) is int and rows == 1 and 0 <= seeds < MOST_STEPS:
         return np.array((seeds,), np.uint64)
     allowed = f"uint64 [{rows}], or one to be spread over the rows"
-    if hasattr(seeds, "detach"):  # PyTorch has few operations on uint64: int64 are the bits
+    if hasattr(seeds, "detach"):  # PyTorch users pass int64, as it has few operations on uint64
         seeds = on_host(seeds)
         seeds = seeds.view(np.uint64) if seeds.dtype == np.int64 else seeds
     try:
-        # As objects: numpy makes floats of lists that mix small and large integers.
+        # numpy would convert a list that mixes small and large integers to floats.
         array: Any = seeds if isinstance(seeds, np.ndarray) else np.array(seeds, np.object_)
         flat = [index(seed) for seed in array.ravel()]
         ready = np.array(flat, np.uint64)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest("seeds", f"{seeds!r:.80}", allowed) from error
     if array.ndim == 0:
-        # Row 0 keeps the seed; different Philox keys give independent draws.
+        # Row 0 keeps the seed. Draws are independent, since the rows get different Philox keys.
         spread: UInt64 = (ready.view(np.int64) + np.arange(rows) * SEED_STRIDE).view(np.uint64)
         return spread
     if array.size != rows:

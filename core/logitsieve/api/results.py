@@ -1,4 +1,4 @@
-"""Answers of heads and decoders."""
+"""The answers of heads and decoders."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,21 +13,21 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 UInt64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
-ArrayLike = Any  # accepted by `as_hidden`: arrays, nested lists, CPU torch tensors
+ArrayLike = Any  # an array, nested lists, or a CPU tensor of PyTorch
 
 
 class TopK(NamedTuple):
     """The k largest logits of each row, best first; the caller owns the arrays."""
 
-    ids: Int32  # [B, K] vocabulary ids, equal logits by the lower id
+    ids: Int32  # [B, K], with ties in the order of ids
     logits: Float32  # [B, K] exact logits W[ids] . h + b, descending
-    proven: Bool  # [B] True only if the answer is proven equal to the full softmax's
-    scanned: Int32  # [B] exact logits computed
-    fallback: Bool  # [B] rows that the head handed to its fallback
+    proven: Bool  # [B] True if the answer is proven equal to the full softmax's
+    scanned: Int32  # [B] number of exact logits computed
+    fallback: Bool  # [B] True if the head left the row to its fallback
 
 
 class Provenance(NamedTuple):
-    """Proofs and costs of rows, [B]: fields of `Answer`."""
+    """Fields of `Answer` about each row, [B]."""
 
     proven: Bool
     scanned: Int32
@@ -36,21 +36,21 @@ class Provenance(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Every row of W that a head looked at, as CSR: row r owns ids[offsets[r]:offsets[r+1]]."""
+    """Every id that a head computes for each row: row r has ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int64  # [B+1]
-    ids: Int32  # [offsets[B]] distinct within a row
-    logits: Float32  # [offsets[B]] exact logits
-    upper: Float32  # [B] bounds all logits outside the set; +inf without a proof
+    ids: Int32  # distinct within a row
+    logits: Float32  # exact
+    upper: Float32  # [B] bound on the logits of all other ids; +inf without a proof
 
 
 def offsets_of(lengths: ArrayLike) -> Int64:
-    """Return CSR offsets [B+1] of rows of these lengths."""
+    """Return the CSR offsets [B+1] of rows with these lengths."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def select_rows(offsets: Int32 | Int64, rows: Int32 | Int64) -> tuple[Int64, Int64]:
-    """Return the CSR offsets of some rows, in that order, and the places of their items."""
+    """Select CSR rows: return their new offsets and the places of their items."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
     ends = offsets_of(lengths)
@@ -58,7 +58,7 @@ def select_rows(offsets: Int32 | Int64, rows: Int32 | Int64) -> tuple[Int64, Int
 
 
 def repeated_id(offsets: Int32 | Int64, ids: Int32) -> tuple[int, int] | None:
-    """Return (row, id) of the first id that a row has twice, or None."""
+    """Return the first (row, id) that occurs twice in CSR rows, or None."""
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     order = np.lexsort((ids, rows))
     rows, ids = rows[order], ids[order]
@@ -74,36 +74,36 @@ class RowRange(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The origin of a reply: index, head and knobs, and how right each row is."""
+    """Which index and head made a reply, and how exact each row is."""
 
     model: str
     version: str
     digest: str
     head: str
-    proven: Bool  # [B] proven equal to the full softmax's
-    scanned: Int32  # [B] exact logits computed
-    fallback: Bool  # [B] rows that the head handed to its fallback
-    max_error: float = 1.0  # of a row that is not `proven` to be wrong, at most; 1: no promise
+    proven: Bool  # [B] as in `TopK`
+    scanned: Int32  # [B]
+    fallback: Bool  # [B]
+    max_error: float = 1.0  # largest chance that a row which is not `proven` is wrong; 1: unknown
     knobs: Mapping[str, float] = MappingProxyType({})
     normalizer: str = ""  # "" without a log Z
     log_z: Float32 | None = None  # [B]
-    log_z_low: Float32 | None = None  # [B] log Z is proven to lie between these two
+    log_z_low: Float32 | None = None  # [B] proven bounds
     log_z_high: Float32 | None = None  # [B]
-    log_z_error: Float32 | None = None  # [B] standard error of an estimated log Z
+    log_z_error: Float32 | None = None  # [B] standard error of an estimate
     queue_ns: int = 0
     compute_ns: int = 0
-    rows_missing: tuple[RowRange, ...] = ()  # rows of the vocabulary that were not asked
+    rows_missing: tuple[RowRange, ...] = ()  # of the vocabulary, in unreachable shards
 
     @property
     def max_errors(self) -> Float64:
-        """[B] at most the chance of each row to be wrong, over the index's random rotation.
+        """[B] the largest chance that each row is wrong, over the index's random rotation.
 
-        It holds for contexts that do not depend on the rotation.
+        It holds for hidden states that do not depend on the rotation.
         """
         return ~self.proven * np.float64(self.max_error)  # tensors on a GPU, too
 
 
-# Fields with a value for each row; log Z's are often not set.
+# The fields with a value for each row.
 ANSWER_COLUMNS = (
     "proven",
     "scanned",
@@ -116,7 +116,7 @@ ANSWER_COLUMNS = (
 
 
 def rounded_down(values: Float64) -> Float32:
-    """Return the largest float32 that is not above each value."""
+    """Round to float32, down."""
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
         below = np.nextafter(nearest, np.float32(-np.inf))
@@ -131,9 +131,9 @@ class TopKReply(NamedTuple):
     answer: Answer
 
     def log_probs(self) -> Float32:
-        """[B, K] logits - log Z under `answer.normalizer`, rounded down; ValueError without one.
+        """Return logits - log Z, [B, K], rounded down; ValueError without a log Z.
 
-        Log Z is at least the K ids' own, so that their probabilities add up to at most 1.
+        Log Z is raised to at least the K ids' own, so that probabilities add up to at most 1.
         """
         if self.answer.log_z is None:
             raise ValueError("no log Z in this reply: ask topk for a normalizer")
@@ -149,23 +149,22 @@ class ScoreReply(NamedTuple):
     """A decoder's answer to `score`."""
 
     log_probs: Float32  # [B, T]
-    answer: Answer  # proven: each is proven the correctly rounded one, or the float32 below it
+    answer: Answer  # proven: each is the correctly rounded value, or the float32 below it
 
 
 class SampleReply(NamedTuple):
     """A decoder's answer to `sample`."""
 
-    ids: Int32  # [B, N] draws: independent, or without replacement different ones, -1 for none
-    log_probs: Float32  # [B, N] of each under the distribution that was drawn from
-    # [B, N] logits / temperature plus noise, descending, of draws without replacement
-    perturbed: Float32 | None
-    answer: Answer  # proven: the draws follow the full softmax's distribution, proven
+    ids: Int32  # [B, N] independent draws; or different ids without replacement, then perhaps -1
+    log_probs: Float32  # [B, N] under the distribution after temperature and filters
+    perturbed: Float32 | None  # [B, N] without replacement: logits / temperature + noise
+    answer: Answer  # proven: the draws follow the full softmax's distribution
 
 
 class BeamStepReply(NamedTuple):
-    """A decoder's answer to `beam_step`: the best pairs of each group, best first.
+    """A decoder's answer to `beam_step`: the best continuations of each group, best first.
 
-    A group with too few pairs ends in parents and tokens -1 with scores of -inf.
+    A group with too few of them ends in parents and tokens of -1 and scores of -inf.
     """
 
     parents: Int32  # [G, K] place within the group of the hypothesis that is continued
@@ -173,6 +172,4 @@ class BeamStepReply(NamedTuple):
     scores: Float32  # [G, K] sums of log-probabilities
     normalized_scores: Float32  # [G, K] scores over the length penalty, descending
     finished: Bool  # [G, K]
-    answer: (
-        Answer  # proven, a row: its group's pairs and their order are the full softmax's, proven
-    )
+    answer: Answer  # proven: the row's group has the full softmax's continuations, in its order

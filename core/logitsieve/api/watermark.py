@@ -1,8 +1,9 @@
-"""Keyed draws: a text's own last ids and a secret choose the seed of its next draw.
+"""Watermarks: a secret and the last ids of a text determine the seed of its next draw.
 
 Aaronson's watermark (lecture, 2022), as Fernandez et al. 2023 (Three Bricks to Consolidate
-Watermarks for Large Language Models) test it. Averaged over keys a draw has the model's law: a
-context that the text had before is drawn from ordinarily, as its noise is no longer new.
+Watermarks for Large Language Models) test it. Averaged over keys, a draw has the model's
+distribution, because a context that repeats, whose noise is no longer new, is drawn from without
+the key.
 """
 
 from __future__ import annotations
@@ -19,17 +20,14 @@ from logitsieve.api.checks import whole
 from logitsieve.api.errors import InvalidRequest, naming
 from logitsieve.api.results import UInt64
 
-WIDTH = 4  # ids: fewer repeat in a text, more are lost with each id that somebody changes
+WIDTH = 4  # fewer ids repeat within a text; more are lost with each id that somebody changes
 WIDEST = 256
 LEAST_BYTES, MOST_BYTES = 16, blake2b.MAX_KEY_SIZE
 
 
 @dataclass(frozen=True)
 class WatermarkKey:
-    """A secret of 16 to 64 bytes; the last `width` ids of a text and it give the next seed.
-
-    InvalidRequest names `secret` or `width`.
-    """
+    """A secret of 16 to 64 bytes, which with the last `width` ids of a text gives the next seed."""
 
     secret: bytes = field(repr=False)
     width: int = WIDTH
@@ -43,7 +41,7 @@ class WatermarkKey:
 
     @classmethod
     def read(cls, path: Path, option: str) -> WatermarkKey:
-        """Return the key that a file holds, without the ends of lines; InvalidRequest: `option`."""
+        """Read a key from a file, without newlines at its end; InvalidRequest names `option`."""
         try:
             with path.open("rb") as file:
                 secret = file.read(1 << 16).rstrip(b"\r\n")
@@ -53,17 +51,17 @@ class WatermarkKey:
             return cls(secret)
 
     def seeds(self, texts: Sequence[Sequence[int]], seeds: UInt64) -> UInt64:
-        """Return the seeds [B] of the next draws: `sample(..., seeds=these, step=0)`.
+        """Return seeds [B] for the next draws, made as `sample(..., seeds=these, step=0)`.
 
-        `texts` are the ids drawn so far for each row, without its prompt, so that equal prompts get
-        different answers. The first `width` draws of a text, and those from a context that it had
-        before, depend on its own seed of `seeds` [B] and on its length.
+        `texts` are the ids drawn so far for each row, without prompts, so that equal prompts get
+        different answers. A text's first `width` draws, and those after a repeated context, depend
+        only on its own seed in `seeds` [B] and on its length.
         """
         made = [self._next(list(text), int(seed)) for text, seed in zip(texts, seeds, strict=True)]
         return np.array(made, np.uint64)
 
     def seed_after(self, context: Sequence[int]) -> int:
-        """Return the seed of a draw after these `width` ids."""
+        """Return the seed of the draw after these `width` ids."""
         return self._hash(pack(f"<{len(context)}i", *context), b"context")
 
     def _next(self, text: list[int], seed: int) -> int:

@@ -1,7 +1,7 @@
-"""AUTO: choose the fastest measured point for a request that names no head.
+"""AUTO: choose the fastest measured operating point for a request that names no head.
 
-It meets the request's precision or the index's target, or is wrong with at most the chance that
-the request allows. Times are of the measured batch size nearest to the request's rows.
+The point reaches the request's precision or the index's target, or is wrong with at most the chance
+that the request allows. Times are of the measured batch size nearest to the request's.
 """
 
 from bisect import bisect_right
@@ -15,6 +15,7 @@ from typing import Any
 from logitsieve.api.errors import InvalidKnob
 from logitsieve.api.keywords import MAX_ERROR, KnobValues, Purpose, ResolvedSpec
 from logitsieve.decoding.normalizers import APPROXIMATE, FULL
+from logitsieve.decoding.sampler import DRAWING
 from logitsieve.evaluation import OperatingPoint, cpu_name, read_points, read_target
 from logitsieve.evaluation.operating_points import Setting, k_class, nearest, setting_of
 from logitsieve.heads._base.head import checked_k
@@ -24,24 +25,23 @@ from logitsieve.index import Index
 from logitsieve.index.files import unreadable
 from logitsieve.index.manifest import CALIBRATION_FILE
 
-# A proof from at most half of W counts as faster by this factor: times have noise.
+# Times are noisy, so a proof that reads at most half of W is preferred up to this factor.
 MARGIN = 1.15
 
-CHOICES_KEPT = 1024  # by rows, precision and max_error
-STEP_PRECISION = 0.99  # of the pairs of a default beam step, without a target
+CHOICES_KEPT = 1024  # cached by rows, precision and max_error
+STEP_PRECISION = 0.99  # default of a beam step's pairs, if the index has no target
 
-PROOF: Setting = FULL.name, ()  # of any index
+PROOF: Setting = FULL.name, ()  # every index has it
 SKETCHED = SketchHead.name
-DRAWING = FULL.name, SKETCHED  # heads with every filter and the same draws
 
 Goal = Mapping[int, float]  # class of k -> precision
 Refuted = Callable[[OperatingPoint, Goal], bool]
 
 
 class Auto:
-    """The choice among measured points. Immutable and thread-safe.
+    """Chooses among the measured points. Immutable and thread-safe.
 
-    `target`, k -> precision, is the build's; without one, the default head `stored` will do.
+    `target` is the build's, k -> precision. Without it the answer is the default head, `stored`.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Auto:
         self.target = dict(target)
         self.measured = {point.setting: point for point in points}
         self._vocab_size, self._stored = vocab_size, stored
-        self._proving = SKETCHED if SKETCHED in heads else FULL.name  # without measurements
+        self._proving = SKETCHED if SKETCHED in heads else FULL.name
         batches = sorted({batch for point in points for batch in point.us_per_row}) or [1]
-        # The fastest first; of equals the proven one.
+        # Fastest first; a tie goes to the proven point.
         self._fastest = {
             batch: sorted(
                 points,
@@ -72,19 +72,18 @@ class Auto:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The measured batch sizes, ascending."""
         return tuple(self._fastest)
 
     def batch(self, rows: int) -> int:
-        """Return the measured batch size nearest to `rows` a call, in ratio."""
+        """Return the measured batch size nearest to `rows`, by ratio."""
         return self._batch_of[min(rows, len(self._batch_of) - 1)]
 
     def k_class(self, k: int, precision: float | None) -> int:
-        """Return the class of `k`, 0 for the index's own target; InvalidRequest outside 1 .. V."""
+        """Return the class of `k`, 0 without a precision; InvalidRequest outside 1 .. V."""
         return 0 if precision is None else k_class(checked_k(k, self._vocab_size))
 
     def goal(self, k: int, precision: float | None, max_error: float | None = None) -> Goal:
-        """Return a request's goal by class of k; the index's target if nothing is asked."""
+        """Return the precision to reach by class of k: the index's target by default."""
         if precision is not None:
             return {k: precision}
         return self.target if max_error is None else {}
@@ -97,12 +96,12 @@ class Auto:
         max_error: float | None = None,
         refuted: Refuted | None = None,
     ) -> Setting:
-        """Return the head and knobs of the fastest point at `rows` a call.
+        """Return the head and knobs of the fastest suitable point at `rows` a call.
 
-        It meets `precision` at class `k`; for BEYOND only a proof does. Without a precision and a
-        target it is within `max_error`, by default MAX_ERROR. The fastest proven point replaces one
-        that live answers `refuted`. Without measurements: the default head; `sketch` if the index
-        has it, for a `max_error`; or `full`, for a precision.
+        It reaches `precision` at the class `k` (at BEYOND only a proof does), or without precision
+        and target it is within `max_error`, by default MAX_ERROR. If live answers `refuted` it, the
+        fastest proven point replaces it. If no point is suitable, a precision gets `full`, a
+        `max_error` gets `sketch` or `full`, and a request with neither gets the default head.
         """
         goal, points = self.goal(k, precision, max_error), self._fastest[self.batch(rows)]
         most = MAX_ERROR if max_error is None else max_error
@@ -116,9 +115,9 @@ class Auto:
         return self._stored if max_error is None else _at(self._proving, max_error)
 
     def most_rows(self, max_error: float) -> int:
-        """Return the most rows a call for which `sketch` counts as faster than `full`, at least 1.
+        """Return the largest batch for which `sketch` was measured faster than `full`, at least 1.
 
-        A grade counts as the next stricter measured one; without one there is no limit.
+        `max_error` counts as the next stricter measured one; without any there is no limit.
         """
         graded = {each.max_error: each for each in self.points if each.head == SKETCHED}
         full, stricter = self.measured.get(PROOF), [each for each in graded if each <= max_error]
@@ -131,11 +130,11 @@ class Auto:
         return bisect_right(self._batch_of, faster[-1]) - 1 if faster else 1
 
     def _stepping(self, rows: int, precision: float | None, max_error: float | None) -> Setting:
-        """Return the head and knobs of the fastest beam steps that meet a request, or `full`.
+        """Return the head and knobs of the fastest suitable beam steps; `full` always suits.
 
-        `precision` None: the target of the largest k, or without one STEP_PRECISION by a head
-        within MAX_ERROR. Only a proof meets a `max_error`: estimates of log Z leave the order of
-        beams open.
+        `precision` is by default the target of the largest k, else STEP_PRECISION by a head within
+        MAX_ERROR. Only a proof meets a `max_error`, since an estimated log Z does not bound the
+        chance of a wrong order.
         """
         most, least = 1.0, precision
         if least is None and max_error is None:
@@ -151,7 +150,7 @@ class Auto:
     def choices(
         self, precision: float | None, ks: Sequence[int], max_error: float | None = None
     ) -> list[dict[str, Any]]:
-        """Return the chosen points as plain facts, None if not measured."""
+        """Return the choices for `ks` and all batch sizes as JSON; None for unmeasured facts."""
         taken = []
         for k, rows in product(ks, self.batches):
             head, knobs = self.choose(rows, k, precision, max_error)
@@ -170,12 +169,11 @@ class Auto:
         return taken
 
     def _counted(self, point: OperatingPoint, batch: int, us: float) -> float:
-        """Return the time that decides."""
         few = point.proven and 2 * point.candidates_at(batch) <= self._vocab_size
         return us / (MARGIN if few else 1)
 
     def _drawing(self, rows: int, max_error: float | None) -> Setting:
-        """Return the head of draws over all ids: `full`, or `sketch` unless measured slower."""
+        """Return the head for draws from all ids: `sketch`, or `full` if measured to be faster."""
         most = MAX_ERROR if max_error is None else max_error
         able = [each for each in self.points if each.head in DRAWING and each.max_error <= most]
         if not able:
@@ -186,7 +184,6 @@ class Auto:
 
 
 def _at(head: str, max_error: float) -> Setting:
-    """Return the setting of `sketch` or `full`, within `max_error`."""
     return (head, (("max_error", max_error),)) if head == SKETCHED else PROOF
 
 
@@ -201,7 +198,7 @@ def _meets(point: OperatingPoint, goal: Goal, max_error: float) -> bool:
 
 
 def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
-    """Return AUTO over the points of calibration.json; IndexUnreadable names a fault of it."""
+    """Return AUTO over the points of calibration.json; IndexUnreadable if one is wrong."""
     points = []
     for point in read_points(index.measured["points"] if index.measured is not None else ()):
         if point.head not in index.heads:
@@ -210,7 +207,7 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
             head = head_of(*point.setting)
         except InvalidKnob as error:
             raise unreadable(index.path / CALIBRATION_FILE, f"points: {error}") from error
-        # At the knobs that this device uses.
+        # This device may use other knobs than were stored.
         points.append(replace(point, max_error=head.max_error, knobs=dict(head.knobs)))
     stored = head_of("", ())
     return Auto(
@@ -223,13 +220,11 @@ def read_auto(index: Index, head_of: Callable[[str, KnobValues], Head]) -> Auto:
 
 
 def fitted_to(spec: ResolvedSpec, purpose: Purpose, auto: Auto, rows: int) -> ResolvedSpec:
-    """Name the head for a purpose that needs all V ids, if the spec leaves the choice to AUTO.
-
-    The pass over W for the exact log Z of beam steps finds the best ids too.
-    """
+    """Name the head for a purpose that needs all V ids, if the spec leaves the choice to AUTO."""
     if not spec.automatic:
         return spec
     if purpose == "steps" and spec.normalizer == FULL.name:
+        # The pass over W for the exact log Z also finds the best ids.
         return spec._replace(automatic=False, head=FULL.name)
     unasked = ResolvedSpec(True, None, "", (), APPROXIMATE.name)
     if purpose == "best" and spec == unasked and not auto.target:
@@ -248,11 +243,11 @@ def fitted_to(spec: ResolvedSpec, purpose: Purpose, auto: Auto, rows: int) -> Re
 
 
 def answers_on(index: Index) -> str:
-    """Return the name of the processor or GPU that answers."""
+    """Return the name of the processor or GPU that computes the answers."""
     return index.backend.name if index.backend else cpu_name()
 
 
 def measured_elsewhere(index: Index) -> str:
-    """Return the processor or GPU of the calibration if the index answers on another, else ""."""
+    """Return the processor or GPU of the calibration, or "" if it is the one that answers."""
     measured_on = "" if index.measured is None else str(index.measured["machine"]["cpu"])
     return "" if measured_on == answers_on(index) else measured_on

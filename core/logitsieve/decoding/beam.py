@@ -1,11 +1,11 @@
-"""One step of a beam search over several groups at once, without state between steps.
-
-If the proven interval of log Z leaves a group's best pairs or their order open, log Z is computed
-in float64, to some 1e-12. A group that is still open is not proven.
+"""One stateless step of a beam search over several groups of hypotheses.
 
 Wu et al. 2016, Google's Neural Machine Translation System, equation 14: the length penalty.
 
-Shape letters: N tokens a hypothesis, K pairs a group.
+If the proven interval of log Z does not settle a group's best pairs and their order, log Z is
+computed again, to some 1e-12. A group that is still unsettled is not proven.
+
+Shape letters: N tokens a hypothesis, K pairs (a hypothesis and its next token) a group.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,20 +38,17 @@ from logitsieve.kernels.sampling.rounding import round_pairs
 from logitsieve.kernels.topk.merge import FIELDS, best_pairs
 
 EVERY = slice(None)
-# Ways to find log Z, each closer than the one before.
 FindLogZ = Callable[[Query], LogZ]
-CLOSER: Sequence[FindLogZ] = (quick_log_z, FULL.log_z)
+CLOSER: Sequence[FindLogZ] = (quick_log_z, FULL.log_z)  # each has narrower intervals than the last
 
 
 class BeamChoice(NamedTuple):
-    """The chosen continuations, and their source."""
-
     parents: Int32  # [G, K], -1 if a group has too few pairs
     tokens: Int32  # [G, K]
     scores: Float32  # [G, K]
     normalized_scores: Float32  # [G, K]
     finished: Bool  # [G, K]
-    provenance: Provenance  # scanned: 0 for finished hypotheses
+    provenance: Provenance  # scanned is 0 for finished hypotheses
     log_z: LogZ32  # NaN for finished hypotheses
 
 
@@ -65,13 +62,13 @@ class _Lists(NamedTuple):
 class _Pairs(NamedTuple):
     parents: Int32  # [G, K]
     places: Int32  # [G, K] within the parent's list
-    doubtful: Bool  # [G] bounds of log Z leave the order open
+    doubtful: Bool  # [G] True if the bounds of log Z do not settle the order
 
 
 class _Step(NamedTuple):
     scores: Float64  # [B]
-    divisors: Float64  # [B] of scores, for ranks
-    alike: Int64  # [B] equal for rows with the same log Z; -1 if finished
+    divisors: Float64  # [B] length penalties, which divide scores to rank them
+    alike: Int64  # [B] equal numbers mark rows with the same log Z; -1 if finished
     lists: _Lists
     log_z: Float64  # [B, 4] TOP, VALUE, LOW, HIGH
 
@@ -84,7 +81,7 @@ def beam_step(
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
     live = np.flatnonzero(~beams.finished)
     query = query._replace(k=min(beams.beams_out, softmax.vocab_size))
-    if live.size < rows:  # a later error would count only live rows
+    if live.size < rows:  # later checks see live rows only, and would misnumber a bad one
         softmax.check_hidden(query.hidden_states)
     lists, estimate = _lists(query, beams, constraints, live, normalizer)
     step, of_live = _step(beams, live, lists, estimate)
@@ -100,7 +97,7 @@ def beam_step(
 def choose_pairs(
     beams: Beams, live: Int64, k: int, best: BestLogits, counts: Int64, log_z: LogZ
 ) -> BeamChoice:
-    """Return the best continuations from lists of counts [L] tokens and log Z of `live` rows."""
+    """Return the best continuations, given lists of counts [L] tokens and log Z of `live` rows."""
     ids, logits = np.ascontiguousarray(best.ids), np.ascontiguousarray(best.logits)
     best = best._replace(ids=ids, logits=logits)  # kernels need contiguous arrays
     lists = _with_finished(beams, live, k, best, counts)
@@ -124,7 +121,7 @@ def _step(beams: Beams, live: Int64, lists: _Lists, estimate: LogZ) -> tuple[_St
 def _refined(
     query: Query, beams: Beams, step: _Step, pairs: _Pairs, closer: Sequence[FindLogZ]
 ) -> _Pairs:
-    """Choose again with a closer log Z in doubtful groups; equal hidden_states share it."""
+    """Choose again in doubtful groups by narrower intervals; rows with equal states share one."""
     for group in np.flatnonzero(pairs.doubtful).tolist():
         rows = slice(group * beams.beams_in, (group + 1) * beams.beams_in)
         equal = (query.hidden_states[rows, None] == query.hidden_states[rows]).all(axis=2)
@@ -142,7 +139,7 @@ def _lists(
 ) -> tuple[_Lists, LogZ]:
     """Return the tokens of each hypothesis, and log Z of the live ones.
 
-    A finished hypothesis has only its end, with a logit and a log Z of 0.
+    A finished hypothesis continues with the end token alone, whose logit and log Z are 0.
     """
     if not live.size:
         none, counts = np.empty(0, np.bool_), np.empty(0, np.int64)

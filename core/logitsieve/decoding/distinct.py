@@ -1,8 +1,7 @@
-"""Draw without replacement: the N ids with the largest x_i / T + G_i, in that order.
+"""Draw without replacement: the N ids with the largest x_i / T + G_i, in that order (Gumbel top-k).
 
-Kool, van Hoof, Welling 2019, Stochastic Beams and Where to Find Them (Gumbel top-k). The noise is
-that of the first draw with replacement, so both begin with the same id. `full` and `sketch` draw;
-another head hands such draws to one of them.
+Kool, van Hoof, Welling 2019, Stochastic Beams and Where to Find Them. The noise equals that of the
+first draw with replacement, so both begin with the same id.
 """
 
 from __future__ import annotations
@@ -14,8 +13,16 @@ import numpy as np
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.requests import Sampling
 from logitsieve.decoding.logit_edits import token_logits
-from logitsieve.decoding.normalizers import FULL, SKETCH, LogZ32, Normalizer, Query
-from logitsieve.decoding.sampler import DRAWS, MANY, Draws, listed_draws, redrawn, to_drawing_head
+from logitsieve.decoding.normalizers import FULL, SKETCH, Normalizer, Query
+from logitsieve.decoding.sampler import (
+    DRAWING,
+    MANY,
+    Draws,
+    listed_draws,
+    redrawn,
+    to_drawing_head,
+    unscored,
+)
 from logitsieve.decoding.shortlists import (
     Shortlist,
     left_by_filters,
@@ -29,17 +36,18 @@ from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.sampling import distinct
 from logitsieve.kernels.sampling.gumbel import gumbel_noise
 
-LEAST_LISTED = 64  # best ids; and twice as many as are drawn
-MOST_BY_BEST = 128  # draws of a row; of more, all logits are sorted
+LEAST_LISTED = 64  # best ids to find, at least; and at least twice as many as are drawn
+MOST_BY_BEST = 128  # for more draws a row, all logits are sorted
 
 
 def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
-    """Draw for each row of the query; InvalidRequest names `samples` beyond V.
+    """Draw for each row of the query; InvalidRequest for more samples than V.
 
-    Rows with fewer ids end in -1. `normalizer` None uses the proven log Z of the drawing head.
+    Rows with fewer ids end in -1. A head that is not of DRAWING hands its draws to one that is, and
+    the default `normalizer` is the proven one of the head that draws.
     """
     refuse_more(how.samples, query.index.vocab_size)
-    handed = query.head.name not in DRAWS
+    handed = query.head.name not in DRAWING
     if handed:
         query = to_drawing_head(query)
     query = query._replace(scale=how.scale)
@@ -57,14 +65,14 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
 
 
 def refuse_more(samples: int, vocab_size: int) -> None:
-    """InvalidRequest names `samples` if there are not as many ids."""
+    """InvalidRequest if the vocabulary has fewer ids than `samples`."""
     if samples > vocab_size:
         allowed = f"at most {vocab_size}, the ids of the vocabulary, without replacement"
         raise InvalidRequest("samples", samples, allowed)
 
 
 def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
-    """Draw from all ids by the best ones and the noise of others."""
+    """Draw from all ids by the best ones and a bound on the noise of the others."""
     index, rows, count = query.index, len(query.hidden_states), how.samples
     descriptor = query.descriptor
     best = needed_best(query, how._replace(samples=0), max(LEAST_LISTED, 2 * count))[0]
@@ -79,8 +87,7 @@ def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dr
     provenance = best.provenance._replace(scanned=scanned)
     perturbed = noisy.astype(np.float32)
     if not how.log_probs and normalizer is None:
-        log_probs = np.full(ids.shape, np.nan, np.float32)
-        return Draws(ids, log_probs, provenance, "", LogZ32(None), perturbed)
+        return unscored(ids, provenance)._replace(perturbed=perturbed)
     normalizer = normalizer or (SKETCH if query.head.name == SKETCH.name else FULL)
     log_z, named = normalizer.log_z(query), np.maximum(ids, 0)
     logits = token_logits(index.softmax, query.hidden_states, named, query.edits)
@@ -89,7 +96,7 @@ def _from_best(query: Query, how: Sampling, normalizer: Normalizer | None) -> Dr
 
 
 def _from_filtered(query: Query, how: Sampling) -> Draws:
-    """Draw from the best ids if log Z shows that they hold all that top-p and min-p leave."""
+    """Draw from the best ids if log Z proves that they include all that top-p and min-p leave."""
     best, log_z = listed_with_log_z(query, MANY)
     lists, lengths = left_by_filters(best, log_z, how)
     draws, rest = _from_lists(query, how, lists, True), np.flatnonzero(lengths < 0)
@@ -102,9 +109,8 @@ def _from_sorted(query: Query, how: Sampling) -> Draws:
 
 
 def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) -> Draws:
-    """Draw from lists; `bounded`: proven to hold all that is drawn from."""
     lengths = np.diff(lists.offsets)
-    held = np.arange(lengths.max()) < lengths[:, None]  # of [B, L], the lists' places
+    held = np.arange(lengths.max()) < lengths[:, None]  # [B, L] the lists as padded rows
     ids, logits = np.full(held.shape, -1, np.int32), np.zeros(held.shape)
     ids[held], logits[held] = lists.ids, lists.logits
     named = np.where(held, ids + np.int32(query.index.first_id), np.int32(-1))

@@ -1,4 +1,4 @@
-"""A decoder held at one operating point."""
+"""The engine that answers requests from one index at one operating point."""
 
 from math import inf
 from time import perf_counter_ns
@@ -51,17 +51,17 @@ NO_LOG_Z = LogZ32(None)
 
 
 class LocalEngine(EngineBase):
-    """One index answering through one head, with one normalizer ("" for none).
+    """Answers from one index by one head, with one normalizer ("" for each method's default).
 
-    A `width` limits the interval of log Z; it needs a normalizer that proves one, by default
-    `score`'s, else InvalidRequest. Immutable; any number of threads may call it.
+    A `width` needs a normalizer that proves an interval of log Z, by default `score`'s; any other
+    raises InvalidRequest. Immutable; any number of threads may call it.
     """
 
     takes_tensors: ClassVar[bool] = False
 
     @staticmethod
     def rows(index: Index, hidden_states: ArrayLike) -> Float32:
-        """Convert `hidden_states` [B, D] or [D] to float32 [B, D]; or InvalidRequest."""
+        """Convert `hidden_states` [B, D] or [D] to float32 [B, D], or raise InvalidRequest."""
         return ready_hidden(hidden_states, index.dim)
 
     def __init__(
@@ -94,7 +94,7 @@ class LocalEngine(EngineBase):
         if request.constraints is not None:
             return self._constrained(request, request.constraints)
         if self._normalizer is not None:
-            hidden_states = ready_hidden(hidden_states, self._index.dim)  # once for both
+            hidden_states = ready_hidden(hidden_states, self._index.dim)
         if self._normalizer is APPROXIMATE:
             k = checked_k(k, self._index.vocab_size)
             if head.name == FULL.name or head.estimates_at(1.0, k):
@@ -106,12 +106,11 @@ class LocalEngine(EngineBase):
         max_error = self.max_error
         if 0.0 < self._fallback_max_error < max_error and fallback.all():
             max_error = self._fallback_max_error
-        # A plain tuple: a Provenance would take a tenth of this method's time.
+        # Making a Provenance instead of a tuple would take a tenth of this method's time.
         provenance = proven, scanned, fallback, max_error
         return TopKReply(ids, logits, self._origin(started, provenance, self.normalizer, log_z))
 
     def _estimated(self, started: int, hidden_states: Float32, k: int) -> TopKReply:
-        """Find ids and log Z by one call."""
         query = Query(self._index, self.answering, hidden_states, k=k)
         best, log_z = best_with_log_z(query, self.answering)
         answer = self._origin(started, best.provenance, self.normalizer, log_z.rounded())
@@ -123,7 +122,7 @@ class LocalEngine(EngineBase):
         k = checked_k(request.k, index.vocab_size)
         edits = edits_of(index.softmax, constraints, hidden_states)
         wanted = wanted_of(edits, k, index.vocab_size)
-        if edits.mask is not None and edits.plain:  # the head's logits are the answer's
+        if edits.mask is not None and edits.plain:  # the head answers alone
             top = head.masked(edits.mask).topk(hidden_states, k)
             ids, logits, source = top.ids, top.logits, Provenance(*top[2:], head.max_error)
         else:
@@ -135,10 +134,10 @@ class LocalEngine(EngineBase):
         return TopKReply(ids, logits, self._origin(started, source, self.normalizer, log_z))
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        """Return logit - log Z of the ids; -inf if p = 0.
+        """Return logit - log Z of the ids, -inf for p = 0.
 
-        p is 0 for forbidden ids and, under "candidates", for ids that the head does not scan;
-        "lowrank" gives them a preview's logit. A row's `scanned` are these ids.
+        Forbidden ids have p = 0. Ids that the head does not scan have it under "candidates", and
+        their preview's logit under "lowrank". A row's `scanned` is the number of its `token_ids`.
         """
         started, normalizer, token_ids = perf_counter_ns(), self._scoring, request.token_ids
         query, rows = self._query(request), len(token_ids)
@@ -180,8 +179,8 @@ class LocalEngine(EngineBase):
         normalizer: str,
         log_z: LogZ32 = NO_LOG_Z,
     ) -> Answer:
-        """The origin of a reply begun at `started` (ns); `provenance` has Provenance's fields."""
-        proven, scanned, fallback, max_error = provenance  # starred, it would take twice the time
+        """Make the `Answer` of a reply begun at `started` (ns) from the fields of a Provenance."""
+        proven, scanned, fallback, max_error = provenance  # passing *provenance takes twice as long
         value, low, high, error = log_z
         return Answer(
             self.model, self.version, self.digest, self.head, proven, scanned, fallback,

@@ -1,4 +1,4 @@
-"""Decoders in this process; the service uses them too, so both agree bit for bit."""
+"""The decoder of an index in this process; the server uses it too, so both agree bit for bit."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,14 +26,15 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import Index
 
-# Clients use a handful; a stream of new knobs must not grow memory.
-ENGINES_KEPT = 64
-# Batch sizes times ks times the precisions that clients ask for.
-CHOICES_KEPT = 256
+ENGINES_KEPT = 64  # clients use a handful, but each new value of a knob makes another
+CHOICES_KEPT = 256  # combinations of batch size, class of k and ResolvedSpec
 
 
 class LocalDecoder(Decoder):
-    """Answers from one open index. Thread-safe. IndexUnreadable for a bad calibration.json."""
+    """Answers from one open index. Thread-safe. Raises IndexUnreadable for a bad calibration.json.
+
+    It takes the answers' `model` from `name`, by default the index's.
+    """
 
     def __init__(self, index: Index, *, name: str = "") -> None:
         self.index, self._most_ids = index, index.vocab_size
@@ -42,11 +43,9 @@ class LocalDecoder(Decoder):
         self.version = str(index.version)
         self._names = ("", self.name, f"{self.name}@{self.version}")
         self._head = lru_cache(maxsize=ENGINES_KEPT)(self._make_head)
-        # (head or "", knobs sorted by name, normalizer or "", width) -> LocalEngine
         self.engine = lru_cache(maxsize=ENGINES_KEPT)(self._make_engine)
         self.auto: Auto = read_auto(index, self._at)
         self._measured_here = not measured_elsewhere(index)
-        # (batch size, class of k, request) -> LocalEngine
         self._chosen = lru_cache(maxsize=CHOICES_KEPT)(self._choose)
 
     def __repr__(self) -> str:
@@ -54,12 +53,12 @@ class LocalDecoder(Decoder):
 
     @property
     def takes_tensors(self) -> bool:
-        """True if tensors on the index's GPU are answered in tensors (docs/gpu.md)."""
+        """True if tensors on the index's GPU get replies of tensors (docs/gpu.md)."""
         return self._engine.takes_tensors
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
-        """The measured points of AUTO; empty without a calibration."""
+        """The operating points of the calibration, if there is one."""
         return self.auto.points
 
     def _rows(self, hidden_states: ArrayLike) -> Float32:
@@ -68,7 +67,7 @@ class LocalDecoder(Decoder):
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> LocalEngine:
         """See `Decoder`."""
         auto = self.auto
-        if not spec and purpose in ("", "best"):  # a faster way to the same
+        if not spec and purpose in ("", "best"):  # a shortcut to the same answer
             return self._chosen(auto.batch(rows), 0, DEFAULT_SPEC)
         if (model := spec.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
@@ -78,7 +77,7 @@ class LocalDecoder(Decoder):
         return self._chosen(auto.batch(rows), auto.k_class(k, asked.precision), asked)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Compile every kernel that a request may need."""
+        """Compile every kernel that a request may need; `progress` as `Index.warm` calls it."""
         self.index.warm(progress)
         zeros = np.zeros((1, self.index.dim), np.float32)
         unbiased = Constraints(biased=[0], bias=[0.0])
@@ -94,14 +93,14 @@ class LocalDecoder(Decoder):
             self.topk(zeros, 1, normalizer="lowrank")
 
     def close(self) -> None:
-        """Release the index and everything made from it; no call may be active."""
+        """Release the index; no call may be active."""
         self._chosen.cache_clear()
         self.engine.cache_clear()
         self._head.cache_clear()
         self.index.close()
 
     def _make_head(self, name: str, knobs: KnobValues) -> Head:
-        """Return a head that leaves calls with many rows to `full` if that took less time."""
+        """Return the head; `sketch` leaves calls of more rows than it was fastest for to `full`."""
         head = self._at(name, knobs)
         if isinstance(head, SketchHead) and self._measured_here:
             return head.up_to(self.auto.most_rows(head.max_error))

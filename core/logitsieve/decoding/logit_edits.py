@@ -1,7 +1,7 @@
-"""Constraints as edits, and the best of the remaining ids, as exact as the head's own answer.
+"""Turn constraints into edits of logits, and find the best ids under them.
 
-A head answers for a few more than k, and for twice as many while fewer than k of them are unedited:
-a number that depends on the row alone, not on its batch.
+Answers are as exact as the head's own: it is asked for a few more than k ids, and again for twice
+as many while fewer than k of them are unedited, row by row, so that batches do not matter.
 """
 
 from typing import NamedTuple, Self
@@ -26,7 +26,7 @@ from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
 
 LARGEST = float(np.finfo(np.float32).max)  # edited logits are clipped to it
-FEW_ALLOWED = 64  # a mask that allows at most one id in so many is a list of these ids
+FEW_ALLOWED = 64  # a mask that allows at most V / 64 ids is handled as a list of ids
 
 
 class ListedLogits(NamedTuple):
@@ -44,7 +44,7 @@ class ListedLogits(NamedTuple):
 def edits_of(
     softmax: Softmax, constraints: Constraints, hidden_states: Float32, rows: Int64 | None = None
 ) -> Edits:
-    """Return the edits by `constraints` of rows of hidden_states [B, D]; or InvalidRequest."""
+    """Return the edits for hidden_states [B, D], or for `rows` of them; or InvalidRequest."""
     sets, size = constraints.for_rows(len(hidden_states)), softmax.vocab_size
     if rows is not None:
         sets, hidden_states = sets.take(rows), hidden_states[rows]
@@ -77,7 +77,7 @@ def edits_of(
 
 
 def checked_mask(mask: Int32 | None, vocab_size: int) -> Int32 | None:
-    """Return a mask from `for_rows` with bits of the vocabulary alone; InvalidRequest names it."""
+    """Clear bits beyond V of a mask from `for_rows`; InvalidRequest for a wrong width."""
     if mask is None:
         return None
     words, last = -(-vocab_size // 32), vocab_size % 32
@@ -91,7 +91,7 @@ def checked_mask(mask: Int32 | None, vocab_size: int) -> Int32 | None:
 
 
 def open_edits(softmax: Softmax, constraints: Constraints, hidden_states: Float32) -> Edits:
-    """Like `edits_of`; InvalidRequest names a row that is left without ids."""
+    """Return the edits; InvalidRequest also for a row that is left without ids."""
     edits = edits_of(softmax, constraints, hidden_states)
     remaining = edits.remaining(softmax.vocab_size)
     if not remaining.all():
@@ -103,7 +103,7 @@ def open_edits(softmax: Softmax, constraints: Constraints, hidden_states: Float3
 def token_logits(
     softmax: Softmax, hidden_states: Float32, token_ids: Int32, edits: Edits | None
 ) -> Float64:
-    """Return [B, T] exact logits of `token_ids`; -inf for forbidden ones."""
+    """Return the exact logits of `token_ids`, [B, T], after edits; -inf for forbidden ones."""
     offsets = np.arange(len(token_ids) + 1, dtype=np.int64) * token_ids.shape[1]
     logits = softmax.logits64(hidden_states, offsets, token_ids.ravel()).reshape(token_ids.shape)
     if edits is not None:
@@ -112,7 +112,7 @@ def token_logits(
 
 
 def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int) -> ListedLogits:
-    """Merge the candidates' unedited logits with all edited ones."""
+    """Apply edits to candidates, and add the edited ids that are not among them."""
     offsets, ids, logits = candidates.offsets, candidates.ids, candidates.logits
     if edits is None:
         return ListedLogits(offsets, ids, logits.astype(np.float64))
@@ -132,22 +132,20 @@ def edit_candidates(candidates: Candidates, edits: Edits | None, vocab_size: int
 
 
 def keys_of_sets(sets: IdLists | None, vocab_size: int, field: str) -> Int64:
-    """Return the keys of sets from `for_rows`; InvalidRequest as in `check_ids`."""
     if sets is None:
         return np.empty(0, np.int64)
-    assert isinstance(sets, IdSets), "made by for_rows"
+    assert isinstance(sets, IdSets), "for_rows makes IdSets"
     check_ids(sets.ids, vocab_size, field)
     return keys_of(sets.offsets, sets.ids, vocab_size)
 
 
 def check_ids(ids: Int32, vocab_size: int, field: str) -> None:
-    """InvalidRequest names `field` if an id is outside the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise InvalidRequest(field, largest, f"ids from 0 to {vocab_size - 1}")
 
 
 def _rising(keys: Int64) -> Int64:
-    """Sort the distinct keys, faster than numpy's hashes, as rows come in order."""
+    """Return the distinct keys, sorted: on nearly sorted keys this is faster than np.unique."""
     keys = np.sort(keys)
     return np.concatenate([keys[:1], keys[1:][keys[1:] != keys[:-1]]])
 
@@ -170,29 +168,27 @@ def _edited(
         places = np.searchsorted(keys, biased)
         named = among(biased, keys)
         values[places[named]] += np.asarray(sets.bias, np.float64)[named]
-    # Rows of W that cannot be asked have -inf: they are not answered.
+    # Ids with a bias of -inf in the softmax are never answered.
     return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)
 
 
-HEADROOM = 8  # ids beyond k that a head answers at first, up to the number edited
+HEADROOM = 8  # a head is first asked for this many ids beyond k, or as many as are edited if fewer
 
 
 class BestLogits(NamedTuple):
-    """Like TopK, with logits before rounding, and with rows of different lengths."""
+    """The best ids of rows that may have fewer than K, with float64 logits."""
 
-    ids: Int32  # [B, K] -1 beyond a row's length
-    logits: Float64  # [B, K] -inf beyond
-    provenance: Provenance  # edited ids are scanned, too
+    ids: Int32  # [B, K] -1 beyond a row's end
+    logits: Float64  # [B, K] -inf beyond a row's end
+    provenance: Provenance  # edited ids count as scanned
 
     def rows(self, rows: Int64) -> Self:
-        """Select rows, in that order."""
         proven, scanned, fallback, max_error = self.provenance
         provenance = Provenance(proven[rows], scanned[rows], fallback[rows], max_error)
         return type(self)(self.ids[rows], self.logits[rows], provenance)
 
 
 def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
-    """Return [B] k; InvalidRequest names the row with the fewest ids, if fewer than k remain."""
     remaining = edits.remaining(vocab_size)
     row = int(np.argmin(remaining))
     if remaining[row] < k:
@@ -204,7 +200,7 @@ def wanted_of(edits: Edits, k: int, vocab_size: int) -> Int64:
 def best_edited(
     softmax: Softmax, head: Head, hidden_states: Float32, counts: Int64, edits: Edits
 ) -> BestLogits:
-    """Return the counts[r] <= V best ids of each row of hidden_states [B, D] under `edits`."""
+    """Return the counts[r] <= V best ids of row r of hidden_states [B, D] under `edits`."""
     rows, width = len(hidden_states), int(counts.max())
     if edits.plain:
         assert edits.mask is not None
@@ -220,7 +216,7 @@ def best_edited(
 
 
 def best_unedited(softmax: Softmax, head: Head, hidden_states: Float32, k: int) -> BestLogits:
-    """Return the k best ids of each row of hidden_states [B, D]; -1 where a mask leaves fewer."""
+    """Return the k best ids of hidden_states [B, D]; a mask of the head may leave fewer."""
     top = head.topk(hidden_states, k)
     offsets, ids = np.arange(len(hidden_states) + 1, dtype=np.int64) * k, np.maximum(top.ids, 0)
     logits = softmax.logits64(hidden_states, offsets, ids.ravel()).reshape(top.ids.shape)
@@ -237,7 +233,7 @@ def _of_head(
     offsets, keys = offsets_of(lengths), keys_of(edits.offsets, edits.ids, size)
     ids, proven = np.empty(offsets[-1], np.int32), np.ones(rows, np.bool_)
     scanned, fallback = edits.answerable(), np.zeros(rows, np.bool_)
-    # Powers of two make few groups of rows, whatever the rows need.
+    # Rows that ask for equally many ids share a call. Rounding up to powers of two makes few calls.
     first, last = (
         np.ceil(np.log2(np.maximum(lengths + beyond, 1))).astype(np.int64)
         for beyond in (np.minimum(named, HEADROOM), named)
@@ -261,6 +257,6 @@ def _of_head(
         ks[group] = min(2 * many, size)
         ks[done] = 0
     scanned = np.minimum(scanned, size)
-    calls = float((last - first + 1).max())  # that may come
+    calls = float((last - first + 1).max())  # the most that a row may need; their errors add up
     max_error = min(1.0, calls * head.max_error)
     return offsets, ids, Provenance(proven, scanned.astype(np.int32), fallback, max_error)

@@ -1,7 +1,6 @@
-"""Normalizers: log Z per row, which turns exact logits into log-probabilities.
+"""Normalizers compute log Z, the log of the sum of e^{scale x} over the logits x of a row.
 
-log Z is log of the sum of e^{scale x} over all logits x that edits leave; `scale` is 1 /
-temperature.
+`scale` is 1 / temperature, and the sum is over the ids that edits allow.
 """
 
 from abc import ABC, abstractmethod
@@ -27,48 +26,44 @@ from logitsieve.kernels.sampling.rounding import raise_log_z, round_log_probs, r
 from logitsieve.kernels.topk.descriptor import masked_by
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 
-# 16 MiB of float32
-LOGITS_AT_ONCE = 1 << 22
-SAMPLED_SHARE = 10  # candidates times sampled ids, over V: k = 10 sqrt(V), l = sqrt(V) are a pair
+LOGITS_AT_ONCE = 1 << 22  # 16 MiB of float32
+SAMPLED_SHARE = 10  # k l / V for k candidates and l sampled ids, such as 10 sqrt(V) and sqrt(V)
 
 
 class LogZ32(NamedTuple):
-    """log Z in float32 [B]; bounds stay valid."""
+    """log Z of each row in float32 [B]."""
 
     value: Float32 | None
-    low: Float32 | None = None  # proven bounds
+    low: Float32 | None = None  # proven bounds, rounded outward
     high: Float32 | None = None
-    error: Float32 | None = None  # the standard error of an estimate
+    error: Float32 | None = None  # standard error of an estimate
 
 
 class LogZ(NamedTuple):
-    """log of the sum of all e^{scale x}, for each row."""
+    """log Z of each row in float64, as kernels compute it."""
 
     fields: Float64  # [B, 4] TOP, VALUE, LOW, HIGH of kernels/sampling/log_z.py
     scale: float = 1.0
-    bounded: bool = True  # else LOW and HIGH are infinite
-    error: Float64 | None = None  # [B] the standard error of an estimate
+    bounded: bool = True  # False if LOW and HIGH are infinite
+    error: Float64 | None = None  # [B] standard error of an estimate
 
     @classmethod
     def estimate(cls, value: Float64, scale: float, error: Float64 | None = None) -> Self:
-        """Make an estimate [B] without bounds."""
         fields = np.empty((len(value), FIELDS))
         fields[:, TOP], fields[:, VALUE] = 0.0, value
         return cls(fields, scale, False, error).unbounded()
 
     def unbounded(self) -> Self:
-        """Withdraw the bounds."""
         self.fields[:, LOW], self.fields[:, HIGH] = -np.inf, np.inf
         return self._replace(bounded=False)
 
     @property
     def value(self) -> Float64:
-        """[B] log Z, computed or estimated."""
         return np.asarray(self.scale * self.fields[:, TOP] + self.fields[:, VALUE])
 
     @property
     def spans(self) -> Float64:
-        """[B] the width of the interval, nats."""
+        """[B] the width of the interval in nats."""
         return np.asarray(self.fields[:, HIGH] - self.fields[:, LOW])
 
     def rounded(self) -> LogZ32:
@@ -80,31 +75,29 @@ class LogZ(NamedTuple):
         return LogZ32(rounded[0], low, high, error)
 
     def raised(self, logits: Float64, ids: Int32) -> Self:
-        """Raise log Z to at least that over distinct `ids` [B, M] alone, with these logits."""
+        """Raise log Z in place to at least the log-sum-exp of these distinct ids, [B, M]."""
         raise_log_z(logits, ids, self.fields, self.scale)
         return self
 
     def log_probs(self, logits: Float64, ids: Int32) -> tuple[Float32, Bool]:
-        """Return float32 log-probabilities of ids [B, M], and [B] True for proven rows."""
+        """Return the log-probabilities of ids [B, M], and whether each row's are proven."""
         log_probs, proven = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
         round_log_probs(logits, ids, self.fields, self.scale, log_probs, proven)
         return log_probs, proven
 
 
 class Query(NamedTuple):
-    """Rows of hidden_states, and the distribution that each defines."""
+    """Rows of hidden_states with the edits and the scale that define their distributions."""
 
     index: Index  # type: ignore[assignment]  # hides tuple.index
-    head: Head  # that answers
+    head: Head  # answers, under the edits' mask if there is one
     hidden_states: Float32  # [B, D], B >= 1
     edits: Edits | None = None
     k: int = 1  # ids per row
     scale: float = 1.0  # 1 / temperature
-    # Nats that log Z's interval may span.
-    width: float = inf
+    width: float = inf  # most nats that log Z's interval may span
 
     def rows(self, rows: Int64) -> Self:
-        """Select rows, in that order."""
         hidden_states = self.hidden_states[rows]
         if self.edits is None:
             return self._replace(hidden_states=hidden_states)
@@ -112,36 +105,32 @@ class Query(NamedTuple):
         return other.by(self.head)
 
     def by(self, head: Head) -> Self:
-        """Return the query to another head, under the mask."""
         return self._replace(head=self.masked(head))
 
     @property
     def mask(self) -> Int32 | None:
-        """The ids that rows may be answered, as `Edits` has them."""
         return None if self.edits is None else self.edits.mask
 
     def masked(self, head: Head) -> Head:
-        """Return the head under the mask, if there is one."""
         return head if self.mask is None else head.masked(self.mask)
 
     @property
     def plain(self) -> bool:
-        """True if no logit is replaced, though a mask may forbid ids."""
+        """True if edits replace no logit; a mask may forbid ids."""
         return self.edits is None or self.edits.plain
 
     @property
     def descriptor(self) -> Int64:
-        """What kernels read W by, under the mask."""
         descriptor = self.index.softmax.descriptor
         return descriptor if self.mask is None else masked_by(descriptor, self.mask)
 
     def listed(self) -> ListedLogits:
-        """Return the logits that the head scans, after edits, and all edited ones."""
+        """Return the logits that the head scans, with all edits applied."""
         candidates = self.head.candidates(self.hidden_states, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
 
     def draw(self, how: Sampling) -> Drawn:
-        """Draw from all ids that filters leave, by the answering head, `full` or `sketch`."""
+        """Draw from all ids that filters leave; the head must be `full` or `sketch`."""
         head, first_id = cast(FullHead, self.head), self.index.first_id
         return head.draw(self.hidden_states, how, self.scale, self.edits, first_id)
 
@@ -150,20 +139,20 @@ class Normalizer(ABC):
     """A method for log Z. Stateless and thread-safe."""
 
     name: ClassVar[str]
-    reads: ClassVar[str] = ""  # the head that makes a pass over all V; "": the answering one scans
-    has_bounds: ClassVar[bool] = False  # log Z is proven to lie between `low` and `high`
+    reads: ClassVar[str] = ""  # head that it needs for a pass over all V; "" for the answering one
+    has_bounds: ClassVar[bool] = False  # it proves an interval of log Z
 
     @abstractmethod
     def log_z(self, query: Query) -> LogZ:
-        """Return log Z over all V or as edited; InvalidRequest if a head is missing."""
+        """Return log Z of each row; InvalidRequest if the index lacks the head that it needs."""
 
     def token_logits(self, query: Query, token_ids: Int32) -> tuple[LogZ, Float64]:
-        """Return log Z, and the logits [B, T] of `token_ids` for it; -inf if p = 0."""
+        """Return log Z and the logits [B, T] of `token_ids`, -inf for p = 0."""
         logits = token_logits(query.index.softmax, query.hidden_states, token_ids, query.edits)
         return self.log_z(query), logits
 
     def source(self, query: Query) -> Head:
-        """Return the head that it `reads`, under the mask; InvalidRequest if there is none."""
+        """Return the index's head `reads`, under the mask; InvalidRequest if it is missing."""
         if self.reads not in query.index.heads:
             heads = ", ".join(query.index.heads)
             allowed = f"one that needs no head {self.reads!r}: the index has {heads}"
@@ -172,7 +161,7 @@ class Normalizer(ABC):
 
 
 class _Candidates(Normalizer):
-    """log sum exp over the S scanned rows, a lower bound; other tokens have p = 0."""
+    """The log-sum-exp over the S scanned rows, a lower bound; other ids have p = 0."""
 
     name = "candidates"
 
@@ -202,10 +191,10 @@ class _Approximate(Normalizer):
 
 
 class _LowRank(Normalizer):
-    """log sum exp over exact logits of scanned rows and previews of all others; O(V R) a row.
+    """The log-sum-exp over exact logits of scanned rows and SVD previews of the others; O(V R).
 
-    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. Previews have all R stored
-    directions, unless the head `svd` itself answers at a width of its own.
+    Chen, Si, Kumar, Li, Hsieh 2019, Learning to Screen, section 7.3. Previews use all R stored
+    directions, unless the head `svd` itself answers: then they have its width.
     """
 
     name, reads = "lowrank", "svd"
@@ -242,9 +231,10 @@ class _LowRank(Normalizer):
 
 
 class _Sampled(Normalizer):
-    """An estimate from the S rows that the head scans and l = 10 V / S ids sampled from all others.
+    """An estimate from the S rows that the head scans and l = 10 V / S sampled other ids.
 
-    Levy, Chen, Ermon 2018, LSH Softmax, equation 4. A row's sample depends on it alone.
+    Levy, Chen, Ermon 2018, LSH Softmax, equation 4. A row's hidden state seeds its sample, so that
+    it does not depend on the batch.
     """
 
     name = "sampled"
@@ -252,8 +242,8 @@ class _Sampled(Normalizer):
     def log_z(self, query: Query) -> LogZ:
         vocab_size, hidden_states = query.index.vocab_size, query.hidden_states
         if query.mask is not None:
-            return quick_log_z(query).unbounded()  # a sample of all ids has few of those allowed
-        if query.head.max_error < 1.0:  # it scans few rows unless k is large
+            return quick_log_z(query).unbounded()  # few sampled ids would be allowed ones
+        if query.head.max_error < 1.0:  # such a head scans few rows unless k is large
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
         listed, log_z = query.listed(), np.empty((len(hidden_states), 2), np.float32)
@@ -296,7 +286,7 @@ class _Full(Normalizer):
 
 
 def narrowed(log_z: LogZ, query: Query) -> LogZ:
-    """Compute log Z exactly for rows with an interval wider than `query.width`."""
+    """Compute log Z exactly, in place, for rows with an interval wider than `query.width`."""
     if query.width == inf:
         return log_z
     wide = np.flatnonzero(log_z.spans > query.width)
@@ -306,20 +296,22 @@ def narrowed(log_z: LogZ, query: Query) -> LogZ:
 
 
 def quick_log_z(query: Query) -> LogZ:
-    """Return log Z from one pass of mostly float32 dots; InvalidRequest as for FULL."""
+    """Return log Z from one pass with mostly float32 dot products; InvalidRequest without `full`.
+
+    Its interval is wider than FULL's.
+    """
     full, edits = cast(FullHead, FULL.source(query)), query.edits
     log_z = full.quick_log_z(query.hidden_states, query.scale, edits)
     return LogZ(log_z, query.scale)
 
 
 def estimating(query: Query) -> Head:
-    """Return the answering head if it estimates log Z, else the exact one."""
     estimates = query.head.estimates_at(query.scale, query.k)
     return query.head if estimates else FULL.source(query)
 
 
 def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
-    """Return the k best ids of all V without edits, and their log Z, by one call of `head`."""
+    """Return the k best of all ids and log Z by one call of `head`, which ignores edits."""
     best = head.best_with_log_z(query.hidden_states, query.k, query.scale)
     return found_by(head, best, query.scale, head.estimates_at(query.scale, query.k))
 
@@ -327,7 +319,6 @@ def best_with_log_z(query: Query, head: Head) -> tuple[BestLogits, LogZ]:
 def found_by(
     head: Head, best: BestWithLogZ, scale: float, estimated: bool
 ) -> tuple[BestLogits, LogZ]:
-    """Return what a head found, with its log Z of all e^{scale x}."""
     provenance = Provenance(*best[4:], head.max_error)
     log_z = LogZ(best.log_z, scale, not estimated, best.errors if estimated else None)
     return BestLogits(best.ids, best.logits, provenance), log_z
@@ -355,7 +346,6 @@ NORMALIZERS: Mapping[str, Normalizer] = {
 
 
 def find_normalizer(name: str) -> Normalizer:
-    """Return the normalizer `name`; InvalidRequest lists all."""
     try:
         return NORMALIZERS[name]
     except KeyError:
@@ -363,9 +353,10 @@ def find_normalizer(name: str) -> Normalizer:
 
 
 def stepping_normalizer(head: Head) -> str:
-    """Return the default normalizer of `beam_step`: an interval rarely decides the order.
+    """Return the default normalizer of `beam_step`.
 
-    A head that promises its ids gets one that keeps the promise.
+    A head that only estimates its ids may also estimate log Z; any other needs an exact one, as a
+    wide interval seldom decides the order of the beams.
     """
     return (APPROXIMATE if head.estimates_log_z and head.max_error == 1.0 else FULL).name
 

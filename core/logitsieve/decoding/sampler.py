@@ -1,10 +1,8 @@
-"""Draw from the softmax, at sub-linear cost if a head allows it: the choice of a way, and the ways.
+"""Sample from the softmax with the Gumbel-max trick, in less than O(V) where the head allows it.
 
-With `top_k`, an allow list or `min_p` the remaining ids are listed, then drawn from by Gumbel's
-trick, as are the ids of top-p if the best ids and log Z determine them. Otherwise it draws from all
-of V: by the best ids and the noise of the others, over all logits that filters leave, or lazily
-(heads other than `full` and `sketch`: not proven; with filters one of these draws instead). A head
-that estimates log Z gives log-probabilities by its estimate where no proof is asked for.
+`sample` chooses among three ways. If filters leave few ids, it lists these and draws from the list.
+Otherwise it draws from all of V: `full` and `sketch` compute the best ids and rule out the others
+by a bound on their noise, or compute every logit; other heads sample lazily, without a proof.
 """
 
 from __future__ import annotations
@@ -49,19 +47,19 @@ from logitsieve.kernels.sampling.log_z import csr_log_z
 from logitsieve.kernels.sampling.lsh_softmax import lazy_sample
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP
 
-TRUSTED = 10  # best ids that a head without proofs is trusted to find
-BEST, LEAST_MIN_P = 64, 0.01  # so many best ids nearly always hold all that such a min-p leaves
-FEW_BEST = 32  # best ids for draws from all ids, where a head finds fewer ids in less time
-NUCLEUS_WIDTH = 0.01  # nats that log Z of a nucleus may span if its last id is not known
-MANY = 512  # so many best ids often hold the nucleus
-IDS_A_BEST = 64  # of V: heaps of as many as the quotient still take a part of a product of W
-# A draw by the best ids takes as long as so many products of W in L3, half as many from DRAM.
-PRODUCTS_A_DRAW = 1 << 16
-FEW_SAMPLES = 4  # up to so many draws of a row, their noise tells which of the best ids they need
-LEAST_PRODUCTS = 1 << 23  # of W and a row; with fewer, all logits take as little time
-SUMMED = 2.0**-48  # of the ends of an interval: room for four roundings and two functions
-# Where more draws than this are expected outside of the nucleus, drawing twice takes longer than
-# drawing from all logits. The limit is higher if the best ids are known already.
+DRAWING = FULL.name, SKETCH.name  # heads that draw exactly from all ids, with any filter
+TRUSTED = 10  # a head without proofs is trusted to find this many best ids
+BEST, LEAST_MIN_P = 64, 0.01  # a min_p this large nearly always leaves at most BEST ids
+FEW_BEST = 32  # replaces BEST where the head finds a shorter list faster
+NUCLEUS_WIDTH = 0.01  # widest interval, in nats, for log Z of a nucleus with an unknown last id
+MANY = 512  # this many best ids often contain the whole nucleus
+IDS_A_BEST = 64  # a heap of V / 64 best ids still costs less than a product with W
+PRODUCTS_A_DRAW = 1 << 16  # V D that takes as long as a draw by the best ids, with W in L3
+FEW_SAMPLES = 4  # up to this many draws, their noise limits which of the best ids are needed
+LEAST_PRODUCTS = 1 << 23  # V D below which computing all logits is as fast as anything else
+SUMMED = 2.0**-48  # relative slack of an interval's ends, for four roundings and two functions
+# If more draws than this are expected outside the nucleus, drawing twice takes longer than drawing
+# from all logits; the limit is higher once the best ids are known.
 MOST_OPEN, MOST_OPEN_KNOWN = 0.3, 1.0
 
 
@@ -69,13 +67,11 @@ Draw = Callable[[Query, Sampling], "Draws"]
 
 
 class Draws(NamedTuple):
-    """Draws, and their source."""
-
     ids: Int32  # [B, N]
-    log_probs: Float32  # [B, N] under the distribution drawn from; NaN if not asked
-    provenance: Provenance  # proven: proven to be the full softmax's, after filters
-    normalizer: str  # its name
-    log_z: LogZ32  # of that distribution, at its temperature
+    log_probs: Float32  # [B, N] under the distribution after temperature and filters; or NaN
+    provenance: Provenance  # proven: the draws follow the full softmax, after filters
+    normalizer: str
+    log_z: LogZ32  # of the distribution that `log_probs` belong to
     perturbed: Float32 | None = None  # [B, N] of draws without replacement
 
 
@@ -88,10 +84,10 @@ class _Drawn(NamedTuple):
 
 
 def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
-    """Draw for each row of the query; edits must leave at least one id.
+    """Draw for each row of the query; its edits must leave at least one id.
 
-    `normalizer` None uses the log Z computed by drawing. Filters and allow lists normalize among
-    their ids.
+    Log-probabilities use `normalizer`, or if it is None the log Z that drawing finds anyway. With
+    filters or an allow list they are normalized over the remaining ids.
     """
     allow_list = query.edits is not None and query.edits.allow_list
     if allow_list or how.top_k > 0 or how.temperature == 0.0:
@@ -102,7 +98,7 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
         scored, few = how.log_probs or normalizer is not None, _suits_best(query, how, MOST_OPEN)
         if how.min_p >= LEAST_MIN_P and how.top_p == 1.0:
             draws = _from_best(query, how)
-            return draws if scored else _unscored(draws.ids, draws.provenance)
+            return draws if scored else unscored(draws.ids, draws.provenance)
         if few and not scored:
             return _by_best(query, how)
         if few and how.min_p == 0.0 and _estimates(query, normalizer):
@@ -117,12 +113,10 @@ def sample(query: Query, how: Sampling, normalizer: Normalizer | None) -> Draws:
 
 
 def _is_small(query: Query) -> bool:
-    """Return True if all logits take as little time as the best ones with log Z."""
     return query.index.vocab_size * query.index.dim < LEAST_PRODUCTS
 
 
 def _suits_best(query: Query, how: Sampling, most_open: float) -> bool:
-    """Return True if drawing by the best ids takes little time and rarely leaves a draw open."""
     few = how.samples * PRODUCTS_A_DRAW < query.index.vocab_size * query.index.dim
     return few and how.samples * (1.0 - how.top_p) <= most_open
 
@@ -136,7 +130,7 @@ def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
 
 
 def _from_best(query: Query, how: Sampling) -> Draws:
-    """Draw from the BEST ids if they hold all that filters leave."""
+    """Draw from the BEST ids if filters leave no other."""
     best, _, log_z = needed_best(query, how._replace(samples=0), BEST)
     lists, lengths = left_by_filters(best, log_z, how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
@@ -144,7 +138,7 @@ def _from_best(query: Query, how: Sampling) -> Draws:
 
 
 def _from_nucleus(query: Query, how: Sampling) -> Draws:
-    """Draw from the MANY best ids if log Z shows that they hold the nucleus, else by `_within`."""
+    """Draw from the MANY best ids if log Z proves that they contain the nucleus, else `_within`."""
     if _is_small(query):
         return _from_all(query, how)
     best, log_z = listed_with_log_z(query, MANY)
@@ -156,9 +150,9 @@ def _from_nucleus(query: Query, how: Sampling) -> Draws:
 def _within(
     query: Query, how: Sampling, best: BestLogits, log_z: LogZ, sure: Int64, again: Draw
 ) -> Draws:
-    """Draw from the best ids if the winner of all is one that is surely in the nucleus, or `again`.
+    """Draw from all ids, and accept draws that are surely in the nucleus; others use `again`.
 
-    The first `sure` ids of each row are in it.
+    The first `sure` best ids of each row are known to be in the nucleus.
     """
     if how.min_p > 0.0 or not _suits_best(query, how, MOST_OPEN_KNOWN):
         return again(query, how)
@@ -175,8 +169,8 @@ def _within(
 def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
     """Bound log Z of the nucleus by log Z of all ids.
 
-    Its last id is no heavier than one with the logit `heaviest`, [B]. The nucleus weighs top_p of
-    all ids or more; without its last id, less.
+    The nucleus has at least the share top_p of Z, and less than that without its last id. The logit
+    of the last id is at most `heaviest`, [B].
     """
     scale, share = log_z.scale, log(top_p)
     low, high = (scale * log_z.fields[:, TOP] + log_z.fields[:, end] for end in (LOW, HIGH))
@@ -187,25 +181,25 @@ def _nucleus(log_z: LogZ, top_p: float, heaviest: Float64) -> LogZ:
 
 
 def _by_best(query: Query, how: Sampling) -> Draws:
-    """Draw from all by the best ids and the noise of others, without log-probabilities."""
+    """Draw by the best ids and a bound on the noise of all others, without log-probabilities."""
     k, rows = min(BEST, query.index.vocab_size), len(query.hidden_states)
     noisy = how.samples <= FEW_SAMPLES and query.head.selects(k, rows)
     listing = how if noisy else how._replace(samples=0)
-    few = noisy and how.top_p == 1.0  # the heaviest ids tell how far the nucleus goes
+    few = noisy and how.top_p == 1.0  # the nucleus needs more of the best ids
     best, floors, log_z = needed_best(query, listing, FEW_BEST if few else BEST)
     ids, provenance = _beyond(query, how, best, floors, log_z.fields)
-    draws = _unscored(ids, provenance)
+    draws = unscored(ids, provenance)
     if not how.filtered:
         return draws
     again = _by_interval if query.plain else _from_nucleus
     draws = redrawn(query, how, draws, np.flatnonzero((ids == OPEN).any(axis=1)), again)
-    return _unscored(draws.ids, draws.provenance)
+    return unscored(draws.ids, draws.provenance)
 
 
 def _by_interval(query: Query, how: Sampling, most: int = MANY) -> Draws:
-    """Draw from the ids that may be in the nucleus; again if the winner may be outside.
+    """Draw from all ids that may be in the nucleus, and draw again if the winner may be outside.
 
-    A rough log Z suffices: the winner among more ids, if it is in the nucleus, wins there, too.
+    A rough log Z suffices: a winner that is surely in the nucleus also wins there.
     """
     if _is_small(query):
         return _from_all(query, how)
@@ -229,15 +223,15 @@ def _far_redrawn(
     query: Query, how: Sampling, draws: Draws, best: BestLogits, log_z: LogZ, sure: Int64,
     far: Int64, again: Draw,
 ) -> Draws:  # fmt: skip
-    """Draw again for the rows `far`. The nucleus of such a row may go beyond its best ids."""
+    """Draw again for the rows `far`, whose nucleus may extend beyond their best ids."""
     log_z = log_z._replace(fields=log_z.fields[far])
     within = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far], again=again)
     return redrawn(query, how, draws, far, within)
 
 
 def _by_estimate(query: Query, how: Sampling) -> Draws:
-    """Draw like `_by_best`, with log-probabilities by the head's own log Z."""
-    # Its largest terms make an estimate of log Z, whatever the noise.
+    """Draw like `_by_best`, with log-probabilities by the head's own estimate of log Z."""
+    # With no samples, `needed` finds the largest logits, which the estimate needs.
     best, floors, log_z = needed_best(query, how._replace(samples=0), BEST, summed=True)
     ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
@@ -254,7 +248,10 @@ def _by_estimate(query: Query, how: Sampling) -> Draws:
 def _beyond(
     query: Query, how: Sampling, best: BestLogits, floors: Float64, log_z: Float64
 ) -> tuple[Int32, Provenance]:
-    """Draw from all, given the best ids and fields of log Z; OPEN where filters leave it open."""
+    """Draw from all ids, given the best of them and LogZ's fields; OPEN if a filter may remove it.
+
+    Ids below `floors` [B] may be missing from the best.
+    """
     index, rows, descriptor = query.index, len(best.ids), query.descriptor
     edits = (query.edits or no_edits(rows)).arrays
     ids, scanned = np.empty((rows, how.samples), np.int32), np.empty(rows, np.int32)
@@ -269,7 +266,7 @@ def _beyond(
 
 
 def redrawn(query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Draw) -> Draws:
-    """Draw again, by `draw`, for the rows `rest`, and replace their draws in place."""
+    """Overwrite the draws of the rows `rest` by `draw`."""
     if rest.size:
         others = draw(query.rows(rest), how._replace(seeds=how.seeds[rest], log_probs=True))
         scanned = others.provenance.scanned + draws.provenance.scanned[rest]
@@ -287,7 +284,7 @@ def redrawn(query: Query, how: Sampling, draws: Draws, rest: Int64, draw: Draw) 
     return draws
 
 
-def _unscored(ids: Int32, provenance: Provenance) -> Draws:
+def unscored(ids: Int32, provenance: Provenance) -> Draws:
     log_probs = np.full(ids.shape, np.nan, np.float32)
     return Draws(ids, log_probs, provenance, "", LogZ32(None))
 
@@ -302,9 +299,9 @@ def _from_lists(query: Query, how: Sampling, lists: Shortlist, bounded: bool) ->
 def listed_draws(
     how: Sampling, lists: Shortlist, places: Int32, bounded: bool, perturbed: Float32 | None = None
 ) -> Draws:
-    """Return the draws at `places` [B, N] of the lists, -1 for none.
+    """Return the ids at `places` [B, N] of the lists, -1 for none.
 
-    `bounded`: each list is proven to hold all that is drawn from.
+    Set `bounded` if each list provably has every id with p > 0.
     """
     fields, chosen = np.empty((len(places), FIELDS)), lists.offsets[:-1, None] + places
     csr_log_z(lists.offsets, lists.logits, how.scale, fields)
@@ -318,35 +315,36 @@ def listed_draws(
 
 
 def _from_all(query: Query, how: Sampling, normalizer: Normalizer | None = None) -> Draws:
-    fallback = (how.filtered or query.mask is not None) and query.head.name not in DRAWS
+    lazily = query.head.name not in DRAWING
+    fallback = lazily and (how.filtered or query.mask is not None)
     if fallback:
-        query = to_drawing_head(query)
-    drawn = DRAWS.get(query.head.name, _draw_lazily)(query, how)
+        query, lazily = to_drawing_head(query), False
+    drawn = (_draw_lazily if lazily else _draw_by_noise)(query, how)
     proven, handed = np.empty((2, len(query.hidden_states)), np.bool_)
     proven.fill(drawn.proven)
     handed.fill(fallback)
     provenance = Provenance(proven, drawn.scanned, handed)
     if not how.log_probs and normalizer is None:
-        return _unscored(drawn.ids, provenance)
+        return unscored(drawn.ids, provenance)
     normalizer, log_z = normalizer or drawn.normalizer, drawn.log_z
     if how.filtered:
-        normalizer = CANDIDATES  # among the filtered ids
+        normalizer = CANDIDATES  # log Z is of the filtered ids
     elif log_z is None or normalizer is not drawn.normalizer:
         log_z = normalizer.log_z(query)
-    assert log_z is not None, "filters are met by heads that find log Z"
+    assert log_z is not None, "every head that applies filters finds log Z"
     logits = token_logits(query.index.softmax, query.hidden_states, drawn.ids, query.edits)
     log_probs, _ = log_z.log_probs(logits, drawn.ids)
     return Draws(drawn.ids, log_probs, provenance, normalizer.name, log_z.rounded())
 
 
 def to_drawing_head(query: Query) -> Query:
-    """Return the query to the fastest head of the index that draws from all ids by their noise."""
+    """Return the query to the index's fastest head of DRAWING."""
     name = next(name for name in (SKETCH.name, FULL.name) if name in query.index.heads)
     return query.by(query.index.head(name))
 
 
 def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
-    """Draw by the best ids and log Z if these probably suffice, else by all logits."""
+    """Draw by the best ids if these probably suffice, else by all logits."""
     own = FULL if query.head.name == FULL.name else SKETCH
     few = query.head.quick_best and not how.filtered and _suits_best(query, how, MOST_OPEN)
     if own is SKETCH and few:
@@ -358,7 +356,7 @@ def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
 
 
 def _draw_lazily(query: Query, how: Sampling) -> _Drawn:
-    """Draw as exactly as the head's TRUSTED best ids: ids that it does not scan count as worse."""
+    """Draw by lazy Gumbel noise, assuming that no skipped id beats the TRUSTED best ones."""
     hidden_states, index = query.hidden_states, query.index
     rows, k = len(hidden_states), min(TRUSTED, index.vocab_size)
     floors = query.head.topk(hidden_states, k).logits[:, -1].astype(np.float64)
@@ -368,9 +366,3 @@ def _draw_lazily(query: Query, how: Sampling) -> _Drawn:
     refuse_first([lazy_sample(address, hidden_states, *noise, *listed, floors, ids, computed)])
     scanned = (np.diff(listed.offsets) + computed).astype(np.int32)
     return _Drawn(ids, False, scanned, SAMPLED)
-
-
-DRAWS: dict[str, Callable[[Query, Sampling], _Drawn]] = {
-    "full": _draw_by_noise,
-    "sketch": _draw_by_noise,
-}

@@ -1,4 +1,4 @@
-"""A decoder over decoders of some rows of a softmax each; it merges their answers."""
+"""A decoder that asks the shards of a softmax in parallel and merges their answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
@@ -70,11 +70,11 @@ CALLS_AT_ONCE = 8  # per shard
 
 
 class ShardedDecoder(Decoder):
-    """Answers from shards, asked in parallel. Thread-safe.
+    """Answers from shards. Thread-safe. See docs/shards.md.
 
-    InvalidRequest if the shards leave a gap, overlap, or belong to different softmaxes. An
-    unreachable shard raises ShardUnavailable (`missing` "refuse"), or is left out ("answer"):
-    `answer.rows_missing` names its rows, and no row is `proven`. See docs/shards.md.
+    Raises InvalidRequest if the shards overlap, leave a gap, or belong to different softmaxes. If a
+    shard is unreachable, `missing` "refuse" raises ShardUnavailable; "answer" leaves it out, names
+    its rows in `answer.rows_missing`, and proves no row.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class ShardedDecoder(Decoder):
         constraints: Constraints | None,
         least: int = 1,
     ) -> ShardCandidates:
-        """Return the merged answers about `hidden_states` [B, D]; all calls have ended.
+        """Return the merged answers about `hidden_states` [B, D]; no call is left running.
 
-        If a shard may be missing, calls get half of the remaining time. InvalidRequest for a row
-        with fewer than `least` allowed ids; ShardUnavailable.
+        If shards may be missing, calls get half of the remaining time. Raises ShardUnavailable, or
+        InvalidRequest for a row with fewer than `least` allowed ids.
         """
         check_finite(hidden_states)
         rows, left, share = (
@@ -133,7 +133,8 @@ class ShardedDecoder(Decoder):
 
         calls = [pool.submit(ask, part) for pool, part in zip(self._pools, parts, strict=True)]
         wait(calls, None if deadline is None else deadline - monotonic())
-        wait([call for call in calls if not call.cancel()])  # waiting ones have no time left
+        # Calls that still wait for a thread have no time left; the others end by their deadline.
+        wait([call for call in calls if not call.cancel()])
         found, lost = list[ShardCandidates](), list[RowRange]()
         for part, call in zip(parts, calls, strict=True):
             try:
@@ -155,7 +156,7 @@ class ShardedDecoder(Decoder):
 
 
 class ShardedEngine(EngineBase):
-    """The shards, asked with the keywords of one `ModelSpec`; see `LocalEngine`."""
+    """Answers from the shards of a decoder with the keywords of one `ModelSpec`."""
 
     def __init__(self, decoder: ShardedDecoder, spec: Mapping[str, Any]) -> None:
         if (model := spec.get("model", "")) not in ("", decoder.name):
@@ -164,7 +165,7 @@ class ShardedEngine(EngineBase):
         self._decoder = decoder
         self._spec = {name: spec[name] for name in spec if name in names}
         self._plain = {**self._spec, "normalizer": None, "width": None}
-        # Logits follow from log-probabilities as closely as log Z is known.
+        # A logit is its log-probability plus log Z, so it is as exact as log Z.
         self._closely = {**self._spec, "normalizer": spec.get("normalizer") or FULL.name}
 
     def _topk(self, request: TopKRequest) -> TopKReply:
@@ -177,7 +178,7 @@ class ShardedEngine(EngineBase):
         return TopKReply(best.ids, best.logits.astype(np.float32), answer)
 
     def _score(self, request: ScoreRequest) -> ScoreReply:
-        """Return logit - log Z of the ids; never `proven`, as logits come rounded."""
+        """Return logit - log Z of the ids, never `proven`, since shards round their logits."""
         started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         token_ids, constraints = request.token_ids, request.constraints
         rows, count = token_ids.shape
@@ -193,7 +194,7 @@ class ShardedEngine(EngineBase):
         return ScoreReply(log_probs, self._origin(started, found, log_z.rounded(), **source))
 
     def _sample(self, request: SampleRequest) -> SampleReply:
-        """Draw with the whole softmax's noise. InvalidRequest for other filters without top_k."""
+        """Draw with the whole softmax's noise; InvalidRequest for top_p or min_p without top_k."""
         started, hidden_states = perf_counter_ns(), as_hidden(request.hidden_states)
         how, constraints, source = request.sampling, request.constraints, dict[str, Any]()
         if not how.replace:
@@ -221,7 +222,7 @@ class ShardedEngine(EngineBase):
             )
             found = self._decoder.ask(question, hidden_states, constraints)
             lists, log_z = (found.ids.swapaxes(1, 2), found.logits.swapaxes(1, 2)), log_z_of(found)
-            if not how.replace:  # each shard's are in the order of their perturbed logits
+            if not how.replace:  # one draw without replacement has all ids as its candidates
                 rows = len(hidden_states)
                 lists = found.ids.reshape(rows, 1, -1), found.logits.reshape(rows, 1, -1)
         choose = winners if how.replace else distinct_winners
@@ -266,7 +267,7 @@ class ShardedEngine(EngineBase):
 
 
 def check_finite(hidden_states: Float32) -> None:
-    """InvalidRequest for the first row of hidden_states [B, D] that is not finite."""
+    """InvalidRequest names the first row of hidden_states [B, D] that is not finite."""
     if not (finite := np.isfinite(hidden_states).all(axis=1)).all():
         refuse_row(int(finite.argmin()))
 
@@ -274,7 +275,7 @@ def check_finite(hidden_states: Float32) -> None:
 def open_sharded(
     path: Path | str, *, missing: Missing = "refuse", **options: Any
 ) -> ShardedDecoder:
-    """Open a folder of `split_index`, with the options and errors of `open_index`."""
+    """Open a folder that `split_index` wrote, with the options and errors of `open_index`."""
     indexes = [open_index(folder, **options) for folder in shard_folders(path)]
     shards = [Shard.of(LocalDecoder(index), index.manifest) for index in indexes]
     return ShardedDecoder(shards, name=Path(path).absolute().parent.name, missing=missing)

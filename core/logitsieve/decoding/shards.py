@@ -1,4 +1,4 @@
-"""A shard, some rows of a softmax behind a decoder: questions to it, and merged answers."""
+"""Requests to shards, each a decoder of some rows of a softmax, and how answers are merged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ from logitsieve.kernels.sampling.gumbel import gumbel_noise
 from logitsieve.kernels.sampling.lists import cut_lists
 from logitsieve.kernels.topk.merge import LOW, VALUE
 
-HALF_PLACE = 2.0**-24  # relative error of rounding to float32; twice that for rounding down
+HALF_PLACE = 2.0**-24  # relative error of rounding to the nearest float32; rounding down has twice
 FLOAT64_ERROR = 2.0**-50  # relative error of a few operations in float64
-LARGEST_NOISE = 64.0  # above any Gumbel noise
+LARGEST_NOISE = 64.0  # no Gumbel noise is larger
 
 
 class Shard(NamedTuple):
-    """Rows `first` .. `first` + `rows` - 1 of a softmax; the decoder counts ids from 0."""
+    """Rows `first` .. `first` + `rows` - 1 of a softmax; its decoder numbers them from 0."""
 
     decoder: Decoder
     first: int
@@ -36,7 +36,6 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, decoder: Decoder, manifest: Manifest) -> Self:
-        """Return the shard with this manifest; InvalidRequest for a whole index."""
         if (full := manifest.shard) is None:
             got = f"a whole index, {manifest.digest[:12]}"
             raise InvalidRequest("shards", got, "shards, as `split_index` writes them")
@@ -45,7 +44,7 @@ class Shard(NamedTuple):
 
 
 def check_shards(shards: Sequence[Shard]) -> None:
-    """InvalidRequest names the first shard that does not continue the previous ones."""
+    """InvalidRequest names the first shard that does not continue the one before it."""
     row = 0
     for number, shard in enumerate(shards):
         got, full = shard[3:5], shards[0][3:5]
@@ -58,32 +57,31 @@ def check_shards(shards: Sequence[Shard]) -> None:
 
 
 class ShardCandidates(NamedTuple):
-    """Lists that one or all shards found for each row, and the answer."""
+    """Ids that one shard, or all together, found for each row."""
 
-    ids: Int32  # [B, K] of the whole softmax, -1 for none
-    logits: Float64  # [B, K] at the temperature; -inf for none
+    ids: Int32  # [B, K] of the whole softmax, -1 beyond a row's end
+    logits: Float64  # [B, K] at the temperature; -inf beyond a row's end
     logit_error: Float64  # [B] bound on the error of a row's logits
-    log_z: Float64  # [B, 3] value, low, high; NaN if not asked, -inf without ids
+    log_z: Float64  # [B, 3] value, low, high; NaN if not requested, -inf if no id is allowed
     answer: Answer
 
 
-# Ids in the shard, their logits and errors, as in ShardCandidates.
-Reply = tuple[Any, Any, Any, Answer]
+Reply = tuple[Any, Any, Any, Answer]  # ids in the shard, logits, logit_error and answer
 NO_ANSWER = Answer(
     "", "", "", "", np.zeros(0, np.bool_), np.zeros(0, np.int32), np.zeros(0, np.bool_), 0.0
 )
 
 
 class ShardRequest(NamedTuple):
-    """A shard, and its part of a request's constraints."""
+    """A shard, and the part of a request's constraints that concerns it."""
 
     shard: Shard
-    constraints: Constraints | None  # in the shard's ids, made by `for_rows`
-    left: Int64  # [B] allowed ids
+    constraints: Constraints | None  # made by `for_rows`, with the shard's ids
+    left: Int64  # [B] number of allowed ids
 
     @classmethod
     def of(cls, shard: Shard, constraints: Constraints | None, rows: int) -> Self:
-        """Return the shard's part of checked constraints; InvalidRequest names a wrong id."""
+        """Select the shard's ids of constraints from `for_rows`; InvalidRequest beyond V."""
         size = shard.rows
         if constraints is None:
             return cls(shard, None, np.full(rows, size))
@@ -113,7 +111,7 @@ class ShardRequest(NamedTuple):
         return cls(shard, part, np.bincount(allowed // size, minlength=rows))
 
     def best(self, hidden_states: Float32, k: int, spec: Mapping[str, Any]) -> ShardCandidates:
-        """Return the k best ids of the shard, or all allowed ones."""
+        """Return the shard's k best ids, or all allowed ones if they are fewer."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             ids, logits, answer = self.shard.decoder.topk(hidden_states[rows], count, **keywords)
@@ -122,7 +120,7 @@ class ShardRequest(NamedTuple):
         return self._ask(question, np.minimum(k, self.left), k, spec)
 
     def score(self, hidden_states: Float32, ids: Int32, spec: Mapping[str, Any]) -> ShardCandidates:
-        """Return log Z of the allowed ids, and the logits of ids [B, T] of the softmax."""
+        """Return log Z of the shard's allowed ids, and the logits of those of `ids` that it has."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
 
@@ -138,7 +136,7 @@ class ShardRequest(NamedTuple):
     def draws(
         self, hidden_states: Float32, how: Sampling, spec: Mapping[str, Any]
     ) -> ShardCandidates:
-        """Return the shard's own draws [B, N] at the temperature, without other filters."""
+        """Return the shard's draws [B, N] at the temperature, without filters."""
 
         def question(rows: Int64, count: int, **keywords: Any) -> Reply:
             keywords |= {"seeds": how.seeds[rows], "step": how.step, "temperature": how.temperature}
@@ -154,9 +152,9 @@ class ShardRequest(NamedTuple):
     def _ask(
         self, question: Callable[..., Reply], counts: Int64, width: int, spec: Mapping[str, Any]
     ) -> ShardCandidates:
-        """Return replies to `question`(rows, count, constraints and `spec` as keywords).
+        """Call question(rows, count, **spec, model, constraints) once for each of `counts`, [B].
 
-        Rows with equal counts [B] share a call; rows with 0 are not asked. K is `width`.
+        Rows with equal counts share a call, and rows with a count of 0 need none. K is `width`.
         """
         rows = len(counts)
         ids, logits = np.full((rows, width), -1, np.int32), np.full((rows, width), -np.inf)
@@ -184,15 +182,15 @@ def _logits(log_probs: Float32, answer: Answer) -> tuple[Float64, Float64]:
 
 
 def _interval_of(answer: Answer) -> Float64:
-    """Return [B, 3] value, low and high of log Z; NaN without one, infinite if unproven."""
+    """Return log Z's value, low and high, [B, 3]: NaN without one, infinite if unproven."""
     columns = (answer.log_z, np.nan), (answer.log_z_low, -np.inf), (answer.log_z_high, np.inf)
     rows = len(answer.proven)
     return np.stack([np.full(rows, none) if v is None else v for v, none in columns], axis=1)
 
 
 def merge(found: Sequence[ShardCandidates], lost: tuple[RowRange, ...]) -> ShardCandidates:
-    """Join the lists of shards, [B, S, K], and add up log Z; rows `lost` leave no proof."""
-    with np.errstate(invalid="ignore"):  # NaN if no log Z was asked
+    """Stack the lists of shards, [B, S, K], and add up log Z; no row is proven if some are lost."""
+    with np.errstate(invalid="ignore"):  # log Z is NaN if it was not requested
         log_z = np.logaddexp.reduce([each.log_z for each in found], axis=0)
     log_z[:, 1:] += len(found) * FLOAT64_ERROR * (1.0 + np.abs(log_z[:, 1:])) * [-1.0, 1.0]
     if lost:
@@ -212,22 +210,21 @@ def merge(found: Sequence[ShardCandidates], lost: tuple[RowRange, ...]) -> Shard
 
 
 def proven_where(sure: Bool, found: ShardCandidates) -> ShardCandidates:
-    """Withdraw all promises from rows [B] that are not `sure`."""
+    """Withdraw the proof of rows that are not `sure`, [B], and `max_error` if there are any."""
     answer = found.answer
     max_error = answer.max_error if sure.all() else 1.0
     return found._replace(answer=answer._replace(proven=answer.proven & sure, max_error=max_error))
 
 
 def log_z_of(found: ShardCandidates) -> LogZ:
-    """Return log Z that the shards found together."""
     fields = np.pad(found.log_z, ((0, 0), (VALUE, 0)))
     return LogZ(fields, bounded=bool(np.isfinite(fields[:, LOW]).all()))
 
 
 def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
-    """Return the k best [B, K] of merged lists, ties in the order of the shards.
+    """Return the k best ids of merged lists, [B, K], with ties in the order of the shards.
 
-    A row is inexact only if equal logits of two shards leave it open.
+    Logits are rounded to float32, so a row is not proven if two shards have equal ones.
     """
     rows, shards, width = found.ids.shape
     lists: list[Any] = [each.reshape(rows, shards * width) for each in found[:2]]
@@ -241,7 +238,7 @@ def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
 
 
 def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
-    """Remove the best ids [B, K] that top-p and min-p do not leave; then no row is `proven`."""
+    """Apply the temperature, top-p and min-p to the best ids [B, K]; no filtered row is proven."""
     logits, logit_error = best.logits / how.temperature, best.logit_error / how.temperature
     (rows, k), lengths = logits.shape, np.empty(len(logits), np.int64)
     cut_lists(np.arange(rows + 1) * k, logits.ravel(), 1.0, *how.filters, lengths)
@@ -251,12 +248,12 @@ def filtered(best: ShardCandidates, how: Sampling) -> ShardCandidates:
     return proven_where(sure, ShardCandidates(ids, logits, logit_error, best.log_z, best.answer))
 
 
-# Ids [B, N], their logits, their perturbed logits without replacement, and [B] True for sure rows.
+# Ids [B, N], their logits, their perturbed logits if without replacement, and which rows are sure.
 Winners = tuple[Int32, Float64, Float32 | None, Bool]
 
 
 def winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) -> Winners:
-    """Find each draw's winner among candidates [B, N or 1, K]."""
+    """Find the winner of each of N draws among candidates [B, N or 1, K]."""
     (rows, _, width), draws = ids.shape, np.arange(how.samples)
     won, values = (np.empty((rows, how.samples), kind) for kind in (np.int32, np.float64))
     sure, noise = np.empty(rows, np.bool_), np.empty((how.samples, width))
@@ -274,7 +271,7 @@ def winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) ->
 
 
 def distinct_winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) -> Winners:
-    """Find the N best of candidates [B, 1, K] with the noise of the first draw, in order."""
+    """Find the N best of candidates [B, 1, K] by the noise of the first draw, best first."""
     rows, _, width = ids.shape
     count = min(how.samples, width)
     won = np.full((rows, how.samples), -1, np.int32)

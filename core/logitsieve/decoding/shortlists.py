@@ -1,4 +1,4 @@
-"""Lists of each row's best ids, and the part of them that filters leave."""
+"""Lists of each row's best ids, and which of them filters leave."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Shortlist(NamedTuple):
 def shortlist(query: Query, how: Sampling) -> Shortlist:
     """Return the ids that top-k, top-p and min-p leave of each row; one id at temperature 0.
 
-    By Hugging Face's definitions and order: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
-    (min-p). Top-k leaves exactly k, ties by the lower id.
+    Definitions and order are Hugging Face's: Holtzman et al. 2020 (top-p), Nguyen et al. 2024
+    (min-p), but ties at the k-th id go to the lower id, so that exactly k remain.
     """
     most = 1 if how.temperature == 0.0 else how.top_k
     best = needed_best(query, how.listing(), most)[0]
@@ -47,9 +47,10 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
 
 
 def left_by_filters(best: BestLogits, log_z: LogZ, how: Sampling) -> tuple[Shortlist, Int64]:
-    """Return the ids that top-p and min-p leave of all V, and [B] how many, as `cut_best` does.
+    """Return the ids that top-p and min-p leave of all V, and [B] their number.
 
-    Rows that it cannot tell get one id.
+    `cut_best` defines the number, which is negative if log Z does not settle it: such a row's list
+    has one id.
     """
     wanted = _lengths(best)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
@@ -60,10 +61,10 @@ def left_by_filters(best: BestLogits, log_z: LogZ, how: Sampling) -> tuple[Short
 def needed_best(
     query: Query, how: Sampling, most: int, *, summed: bool = False
 ) -> tuple[BestLogits, Float64, LogZ]:
-    """Return the best ids, up to `most` (0: all), floors [B] of their logits, and log Z.
+    """Return the `most` (0: all) best ids, floors [B] of their logits, and log Z.
 
-    An id below a floor may be missing: neither do filters leave it nor does it win, unless by much
-    noise. Nothing is known of log Z, unless a head that `selects` so many ids has `summed` it.
+    An id with a logit below its row's floor may be missing: filters remove it, or it wins only with
+    unusually large noise. Log Z is unknown unless it is to be `summed` and the head `selects`.
     """
     rows, k = len(query.hidden_states), min(most or query.index.vocab_size, query.index.vocab_size)
     unknown = LogZ(unknown_log_z(rows), query.scale)
@@ -78,7 +79,7 @@ def needed_best(
 
 
 def listed_best(query: Query, most: int) -> BestLogits:
-    """Return the best ids that edits leave, up to `most` (0: all)."""
+    """Return the `most` (0: all) best ids that edits allow."""
     softmax, head, hidden_states, size = query.index.softmax, *query[1:3], query.index.vocab_size
     if query.edits is None:
         return best_unedited(softmax, head, hidden_states, min(most or size, size))
@@ -89,7 +90,7 @@ def listed_best(query: Query, most: int) -> BestLogits:
 
 
 def listed_with_log_z(query: Query, most: int) -> tuple[BestLogits, LogZ]:
-    """Return `listed_best` of the head `full`, and log Z of all ids at the query's temperature."""
+    """Return `listed_best` by the head `full`, and log Z of all ids."""
     full = FULL.source(query)
     if not query.plain:
         query = query._replace(head=full)
@@ -99,7 +100,7 @@ def listed_with_log_z(query: Query, most: int) -> tuple[BestLogits, LogZ]:
 
 @lru_cache(maxsize=64)
 def unknown_log_z(rows: int) -> Float64:
-    """Return fields [B, 4] of log Z of which nothing is known."""
+    """Return LogZ's fields, [B, 4], with infinite intervals."""
     fields = np.tile((0.0, 0.0, -inf, inf), (rows, 1))
     fields.flags.writeable = False
     return fields
@@ -107,7 +108,7 @@ def unknown_log_z(rows: int) -> Float64:
 
 @lru_cache(maxsize=64)
 def no_floors(rows: int) -> Float64:
-    """Return floors [B] of lists that miss no id."""
+    """Return floors [B] for lists without a missing id."""
     floors = np.full(rows, -inf)
     floors.flags.writeable = False
     return floors

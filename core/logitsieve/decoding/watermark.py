@@ -1,8 +1,9 @@
-"""Recognize a text of keyed draws by the noise of its ids.
+"""Detect a watermark: tell whether a text was drawn with a key.
 
-A draw takes the id with the largest x_i / T + G_i, and G_i = -log E_i with exponentials E_i. For
-ids that were drawn by other noise E is exponential too, u = e^-E uniform, and the sum of -log(1 -
-u) over n tokens has the law Gamma(n, 1); keyed draws take ids with a small E, so with a large term.
+A draw takes the id with the largest x_i / T + G_i, where G_i = -log E_i and E_i is exponential. In
+a text drawn with other noise, the key's E of each id is exponential too. Then u = e^-E is uniform,
+and the sum of -log(1 - u) over n tokens has the distribution Gamma(n, 1). Draws with the key prefer
+ids with a small E, which have large terms.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,15 @@ from logitsieve.kernels.sampling.gumbel import gumbel_noise
 
 
 class Detection(NamedTuple):
-    """The evidence that a text was drawn by a key."""
+    """The evidence that a text was drawn with a key."""
 
     score: float  # the sum over tokens of -log(1 - u)
-    p_value: float  # of this score or a larger one without the key; 0 below 5e-324
-    tokens: int  # that are scored: the first `width` and those after a repeated context are not
+    p_value: float  # chance of at least this score without the key; 0 below 5e-324
+    tokens: int  # scored ones: all but the first `width` and those after a repeated context
 
 
 def detect_watermark(key: WatermarkKey, ids: Sequence[int]) -> Detection:
-    """Score a text's ids; a prompt among them adds noise. InvalidRequest names `ids`."""
+    """Score the ids of a text, best without its prompt, which adds noise; or InvalidRequest."""
     text = [whole("ids", one, 0, INT32_MAX) for one in ids]
     after: dict[tuple[int, ...], int] = {}  # the first id after each context
     for end in range(key.width, len(text)):
@@ -38,7 +39,7 @@ def detect_watermark(key: WatermarkKey, ids: Sequence[int]) -> Detection:
 
 
 def gamma_tail(count: int, score: float) -> float:
-    """Return P(X >= score) of X with the law Gamma(count, 1), by its sum of Poisson terms."""
+    """Return P(X >= score) for X ~ Gamma(count, 1), as a sum of Poisson terms."""
     if score <= 0:
         return 1.0
     terms = np.array([k * log(score) - lgamma(k + 1) for k in range(count)])

@@ -1,7 +1,4 @@
-"""Grammars that tell which ids may come next, and decoders that follow them.
-
-llguidance (extra `grammar`) compiles JSON schemas, regular expressions and Lark grammars.
-"""
+"""Grammars, which tell which ids may come next, and decoders that follow them."""
 
 from logitsieve.grammar.following import Followed, next_ids
 from logitsieve.grammar.grammars import Grammar, Grammars, TokenizerParts

@@ -1,8 +1,4 @@
-"""Follow grammars by masks: heads skip what these forbid, and take no longer than without.
-
-A draw under a mask has the law of the masked softmax, by the noise of the draw without one. An id
-that a grammar forces asks no head.
-"""
+"""Let decoders follow grammars by masks, under which heads take no longer than without."""
 
 from __future__ import annotations
 
@@ -21,16 +17,14 @@ from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Int32, SampleReply, TopKReply
 from logitsieve.grammar.matcher import Matcher
 
-# The options of draws that the caller may give; the others are set here.
+# The options of draws that callers may give.
 DRAWS = tuple(name for name in Sampling._fields if name not in ("samples", "log_probs", "replace"))
 
 
 class Followed(NamedTuple):
-    """The next id of each row, and its cost."""
-
     ids: Int32  # [B]
-    scanned: Int32  # [B] exact logits computed; 0 where the grammar forced the id
-    proven: Bool  # [B] proven to be the masked softmax's
+    scanned: Int32  # [B] exact logits computed; 0 if the grammar forced the id
+    proven: Bool  # [B] True if proven to be the masked softmax's
 
 
 def next_ids(
@@ -40,11 +34,11 @@ def next_ids(
     constraints: Constraints | None = None,
     **options: Unpack[SampleOptions],
 ) -> Followed:
-    """Return an id for each row of `hidden_states` [B, D] that its matcher allows.
+    """Return the next id of each row of `hidden_states` [B, D], which its matcher allows.
 
-    It is the draw of `Decoder.sample` by the same options over the ids that the mask allows, or at
-    temperature 0 the best of these. Filters apply to these alone. A forced id asks no decoder.
-    InvalidRequest names `grammar` where mask and constraints leave nothing.
+    The ids are draws of `Decoder.sample` from the masked softmax, with the noise of draws without a
+    mask and filters that see allowed ids only; or at temperature 0 the best ids. A forced id needs
+    no decoder. InvalidRequest names `grammar` if matcher and constraints together allow no id.
     """
     count, given = len(matchers), dict[str, Any](options)
     drawing: Any = {name: given.pop(name) for name in DRAWS if name in given}
@@ -74,7 +68,6 @@ def next_ids(
 
 
 def _constrained(sets: Constraints | None, row: int) -> bool:
-    """Return whether constraints may forbid an id of a row."""
     if sets is None:
         return False
     given = [each for each in (sets.banned, sets.allowed) if isinstance(each, IdSets)]
@@ -82,7 +75,7 @@ def _constrained(sets: Constraints | None, row: int) -> bool:
 
 
 def _mask_of(matcher: Matcher, sets: Constraints | None, row: int) -> Int32:
-    """Return the matcher's mask of what a row's constraints leave."""
+    """Return the matcher's mask without ids that a row's constraints forbid."""
     words, size = matcher.mask(), matcher.vocab_size
     if sets is not None:
         words = words.copy()

@@ -1,7 +1,4 @@
-"""Grammars by llguidance: JSON schemas, regular expressions and Lark, over a model's tokens.
-
-Its limits bound the work of compiling and of every step: a grammar beyond them is refused.
-"""
+"""Grammars by llguidance: JSON schemas, regular expressions and Lark grammars."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from logitsieve.utils.environment import require
 MOST_BYTES = 1 << 16  # of a schema, a pattern or a grammar
 DEEPEST = 64  # levels of a schema
 KEPT = 32  # compiled grammars
-MOST_REMAINDERS = 10_000  # of `multipleOf`, each of which llguidance makes a state of: 0.1 s
-# What llguidance may spend: at most 0.1 s of a compilation, and 10 ms of a step, of one core.
+MOST_REMAINDERS = 10_000  # llguidance makes a state for each remainder of `multipleOf`, in 0.1 s
+# These limit llguidance to 0.1 s for a compilation and 10 ms for a step, on one core.
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 100_000,
     "step_lexer_fuel": 50_000,
@@ -34,28 +31,26 @@ LIMITS: dict[str, Any] = {
     "max_lexer_states": 10_000,
     "max_grammar_size": 50_000,
 }
-OF_LLGUIDANCE = "x-guidance"  # the key of its options in a schema
+OF_LLGUIDANCE = "x-guidance"  # the key of llguidance's options in a schema
 JSON_OPTIONS = {
-    # Between the tokens of JSON, so that no text of white space alone goes on: as llama.cpp has it.
+    # llama.cpp's limit on white space between tokens, without which a text may never end.
     "whitespace_pattern": r"( |\n {0,20})",
-    # Without \\u, by which llguidance takes names that the schema knows for others.
+    # There is no \\u, since llguidance would not recognize a property's name that is spelled so.
     "json_allowed_escapes": 'nrbtf"\\',
 }
-SPECIAL = b"\xff"  # before the name of a special token, which no text spells
+SPECIAL = b"\xff"  # precedes names of special tokens; no text has this byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerParts:
-    """The parts of a tokenizer that grammars need."""
-
-    pieces: Sequence[bytes]  # by id; those of `special` ids are their names
-    special: frozenset[int]  # which no text spells
+    pieces: Sequence[bytes]  # by id; for `special` ids their names
+    special: frozenset[int]  # ids that plain text cannot spell
     ends: Sequence[int]  # ids that end a text, at least one
-    tokenize: Callable[[str], Sequence[int]]  # of plain text, without a first token
+    tokenize: Callable[[str], Sequence[int]]  # reads plain text, and adds no first token
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer; thread-safe. MissingExtra without llguidance."""
+    """Compiles grammars for one tokenizer. Thread-safe. MissingExtra without llguidance."""
 
     def __init__(self, parts: TokenizerParts) -> None:
         require("grammar", "llguidance")
@@ -73,9 +68,9 @@ class Grammars:
     def json_schema(
         self, schema: str | bool | Mapping[str, Any], name: str = "json_schema"
     ) -> Grammar:
-        """Compile a JSON schema (2020-12 and older); InvalidRequest names `name`.
+        """Compile a JSON schema (2020-12 and older); texts may have white space.
 
-        A keyword that cannot be followed is refused. Texts are JSON with optional white space.
+        InvalidRequest calls it `name`, also for a keyword that llguidance cannot enforce.
         """
         text = schema if isinstance(schema, str) else json.dumps(schema)
         _check_size(text, name)
@@ -93,7 +88,6 @@ class Grammars:
         return self._compiled(make, read, name)
 
     def json_object(self, name: str = "json_schema") -> Grammar:
-        """Compile a grammar of all JSON objects."""
         return self.json_schema({"type": "object"}, name)
 
     def regex(self, pattern: str, name: str = "regex") -> Grammar:
@@ -106,7 +100,7 @@ class Grammars:
         _check_size(grammar, name)
         for found in re.finditer(r"%json\s*(?=[{])", grammar):
             schema: dict[str, Any] = {}
-            with suppress(ValueError, RecursionError):  # llguidance refuses it by its place
+            with suppress(ValueError, RecursionError):  # llguidance will refuse it, with its line
                 schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
             check_schema(schema | {OF_LLGUIDANCE: None}, name)
         return self._compiled(self._matchers.grammar_from_lark, grammar, name)
@@ -120,7 +114,7 @@ class Grammars:
     def _compiled(self, make: Callable[[Any], str], value: Any, name: str) -> Grammar:
         try:
             grammar = make(value)
-        except ValueError as error:  # a number or a character that llguidance does not read
+        except ValueError as error:  # such as a number or a character that it cannot read
             raise InvalidRequest(name, f"{error!a:.160}", "one that llguidance reads") from error
         with self._lock:
             if kept := self._kept.get((grammar, name)):
@@ -129,7 +123,7 @@ class Grammars:
         if matcher.is_error():
             raise InvalidRequest(name, _reason(matcher), "one that llguidance compiles")
         made = Grammar(matcher, self, name)
-        made.matcher().mask()  # refuses a grammar of no text
+        made.matcher().mask()  # refuses a grammar that allows no text
         with self._lock:
             self._kept[grammar, name] = made
             if len(self._kept) > KEPT:
@@ -139,11 +133,11 @@ class Grammars:
 
 @dataclass(frozen=True)
 class Grammar:
-    """A compiled grammar."""
+    """A compiled grammar; InvalidRequest calls it `name`."""
 
     _compiled: Any
     _of: Grammars
-    name: str  # the field that errors name
+    name: str
 
     def matcher(self) -> LlMatcher:
         """Return a matcher at the beginning of a text."""
@@ -153,8 +147,8 @@ class Grammar:
 class LlMatcher:
     """A `Matcher` by llguidance.
 
-    Where a grammar forces bytes, the only allowed id is the first of the tokenizer's own for them;
-    where it forces the end, the first of the tokens that end a text.
+    If the grammar forces the next bytes, only the tokenizer's own first token for them is allowed,
+    and if it forces the end, only the first of the tokens that end a text.
     """
 
     def __init__(self, matcher: Any, vocab_size: int, ends: Sequence[int], name: str) -> None:
@@ -164,7 +158,6 @@ class LlMatcher:
         self._mask: Int32 | None = None
 
     def accept(self, token: int) -> None:
-        """See `Matcher`."""
         if token in self._ends and self._matcher.is_stopped() and not self._matcher.is_error():
             return
         allowed = self._matcher.stop_reason().endswith("TooComplex") or self._allows(token)
@@ -176,7 +169,6 @@ class LlMatcher:
             raise InvalidRequest("token", token, f"an id that {self._name} allows")
 
     def mask(self) -> Int32:
-        """See `Matcher`."""
         if self._mask is None:
             words = -(-self.vocab_size // 32)
             if forced := self.forced():
@@ -189,7 +181,6 @@ class LlMatcher:
         return self._mask
 
     def forced(self) -> Sequence[int]:
-        """See `Matcher`."""
         if self._forced is None:
             if self._matcher.is_stopped():
                 self._refuse()
@@ -199,19 +190,19 @@ class LlMatcher:
         return self._forced
 
     def _allows(self, token: int) -> bool:
-        """Tell if a token is known to be allowed, so that only a limit can refuse it."""
+        """Return True if a token is known to be allowed; if it fails, a limit was exceeded."""
         if self._mask is None:
             return self._forced is not None and [token] == self._forced[:1]
         return bool(self._mask[token >> 5] >> (token & 31) & 1)
 
     def _refuse(self) -> None:
-        """InvalidRequest for a matcher that has failed, as at a limit of its work."""
+        """InvalidRequest if the matcher has failed, such as by exceeding a limit."""
         if self._matcher.is_error():
             raise InvalidRequest(self._name, _reason(self._matcher), "a simpler one, of some text")
 
 
 class _Tokens:
-    """A tokenizer as llguidance takes it."""
+    """The tokenizer's interface for llguidance."""
 
     bos_token_id = None
 
@@ -238,7 +229,7 @@ def _check_size(text: str, name: str) -> None:
 
 
 def check_schema(schema: Mapping[str, Any], name: str) -> None:
-    """InvalidRequest names `name` if llguidance might make texts of another schema."""
+    """InvalidRequest if llguidance might not follow the schema exactly, or take too long."""
     if depth(schema) > DEEPEST:
         raise InvalidRequest(name, "a deeper one", f"a schema of at most {DEEPEST} levels")
     left, remainders = list[Any]([schema]), 1
@@ -251,7 +242,7 @@ def check_schema(schema: Mapping[str, Any], name: str) -> None:
             raise InvalidRequest(name, OF_LLGUIDANCE, "keywords of JSON schemas")
         least, named = each.get("minProperties"), each.get("required")
         most = 1 + (len(named) if isinstance(named, list) else 0)
-        if isinstance(least, int) and least > most:  # other names may be written twice
+        if isinstance(least, int) and least > most:  # llguidance may repeat other names
             allowed = f"at most {most}, one more than the names in required"
             raise InvalidRequest(name, f"minProperties {least}", allowed)
         remainders = lcm(remainders, _remainders(each.get("multipleOf")))
@@ -261,7 +252,7 @@ def check_schema(schema: Mapping[str, Any], name: str) -> None:
 
 
 def _remainders(divisor: Any) -> int:
-    """Return a number without its decimal exponent; 1 for what is none."""
+    """Return a number's decimal digits as an integer; 1 if it is no number."""
     if isinstance(divisor, bool) or not isinstance(divisor, int | float) or not divisor:
         return 1
     digits = Decimal(str(divisor)).normalize().as_tuple().digits
@@ -269,7 +260,7 @@ def _remainders(divisor: Any) -> int:
 
 
 def depth(value: Any) -> int:
-    """Return the levels of lists and objects, without recursion."""
+    """Count the levels of nested lists and objects, without recursion."""
     depth, level = 0, [value] if isinstance(value, dict | list) else []
     while level:
         inner: list[Any] = []

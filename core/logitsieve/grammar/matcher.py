@@ -1,4 +1,4 @@
-"""Matchers tell which ids may come next in a text: their protocol, and grammars of xgrammar."""
+"""Matchers, which tell the ids that may come next in a text: their protocol, and xgrammar's."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,41 +16,39 @@ class Matcher(Protocol):
     vocab_size: int
 
     def accept(self, token: int) -> None:
-        """Go on by an id; InvalidRequest for one that is not allowed."""
+        """Append an id to the text; InvalidRequest if it is not allowed."""
 
     def mask(self) -> Int32:
-        """Return the allowed ids as bits, [ceil(V / 32)], bit i % 32 of word i // 32 for id i."""
+        """Return the allowed ids as bits, [ceil(V / 32)]; bit i % 32 of word i // 32 is id i."""
 
     def forced(self) -> Sequence[int]:
-        """Return the ids that must come next, in order; perhaps none although one must."""
+        """Return ids that must come next, in order; it may miss some."""
 
 
 def allowed_ids(matcher: Matcher) -> Int32:
-    """Return the ids that may come next, ascending."""
+    """Return the allowed ids, ascending."""
     return np.flatnonzero(allowed_bits(matcher)).astype(np.int32)
 
 
 def allowed_bits(matcher: Matcher) -> Bool:
-    """Return [V] whether each id may come next."""
+    """Return True for each allowed id, [V]."""
     bits: Bool = unpacked(matcher.mask()[None], matcher.vocab_size)[0]
     return bits
 
 
 class XGrammar:
-    """A `Matcher` by an `xgrammar.GrammarMatcher` at the beginning of a text."""
+    """A `Matcher` around an `xgrammar.GrammarMatcher` at the beginning of a text."""
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self.vocab_size, self._matcher = vocab_size, matcher
         self._mask: Int32 | None = None
 
     def accept(self, token: int) -> None:
-        """See `Matcher`."""
         if not self._matcher.accept_token(token):
             raise InvalidRequest("token", token, "an id that the grammar allows")
         self._mask = None
 
     def mask(self) -> Int32:
-        """See `Matcher`."""
         if self._mask is None:
             bits = np.full((1, -(-self.vocab_size // 32)), -1, np.int32)
             self._matcher.fill_next_token_bitmask(bits)
@@ -58,7 +56,7 @@ class XGrammar:
         return self._mask
 
     def forced(self) -> Sequence[int]:
-        """See `Matcher`; the one id of a mask of one."""
+        """Return the id of a mask with only one."""
         mask = self.mask()
         words = np.flatnonzero(mask)
         if words.size != 1:

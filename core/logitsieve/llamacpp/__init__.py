@@ -1,4 +1,4 @@
-"""llama.cpp and ik_llama.cpp as hosts: GGUF files, and contexts without their output layer."""
+"""Read GGUF files, and run their models in llama.cpp or ik_llama.cpp without the output layer."""
 
 from logitsieve.utils.environment import require
 

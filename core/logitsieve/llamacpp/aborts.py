@@ -1,9 +1,8 @@
-"""Calls of llama.cpp in which a failed assertion raises, and does not end the process.
+"""Call llama.cpp so that a failed assertion raises an exception instead of ending the process.
 
-ggml calls a function of ours with the message, and abort() after it; without such a function,
-abort() raises SIGABRT in its thread. Ours never returns: the call has a thread of its own, which
-then waits for ever with what it allocated. So it must compute on one thread: others would wait for
-that one, and spin.
+Before ggml calls abort(), it calls a callback of ours, or abort() raises SIGABRT, which we handle.
+Neither function may return. So the call runs in a thread of its own, which after a failure waits
+forever and keeps its memory. The call must compute on one thread, as others would spin waiting.
 """
 
 import atexit
@@ -26,17 +25,17 @@ T = TypeVar("T")
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 ACTION_BYTES = 256  # more than a `struct sigaction`
-FAILED = re.compile(r"[^/\n]*:\d+: .*|what\(\): .*")  # as ggml and C++ say it
-_ONE = threading.Lock()  # the function is the process's
-_WAITING: list[Any] = []  # functions that threads wait in
+FAILED = re.compile(r"[^/\n]*:\d+: .*|what\(\): .*")  # messages of ggml and C++
+_ONE = threading.Lock()  # a process has one callback and one handler
+_WAITING: list[Any] = []  # keeps functions alive in which threads wait
 
 
 class Aborted(RuntimeError):
-    """llama.cpp's message."""
+    """The library would have ended the process with this message."""
 
 
 def in_thread(work: Callable[[], T], name: str) -> tuple[threading.Thread, Future[T]]:
-    """Return a thread to start, and the future of what `work` returns or raises in it."""
+    """Return a thread that will call `work`, to be started, and the future of the result."""
     made = Future[T]()
 
     def run() -> None:
@@ -49,13 +48,13 @@ def in_thread(work: Callable[[], T], name: str) -> tuple[threading.Thread, Futur
 
 
 def without_abort(functions: Any, work: Callable[[], T]) -> T:
-    """Return `work()`, a call of the library `functions`; Aborted where it would abort."""
+    """Return `work()`, which calls the library `functions`; raise Aborted instead of aborting."""
     if not hasattr(functions, "ggml_set_abort_callback"):
         return work()
 
     def stop(message: bytes) -> None:
         text = message.decode(errors="replace")
-        if threading.get_ident() != thread.ident:  # of another call
+        if threading.get_ident() != thread.ident:  # another call failed
             print(text, file=sys.stderr, flush=True)
             return
         _WAITING.append(callback)
@@ -70,17 +69,17 @@ def without_abort(functions: Any, work: Callable[[], T]) -> T:
         try:
             thread.start()
             wait([made])
-        finally:  # an interrupted call goes on
+        finally:  # an interrupt does not stop the call
             wait([made])
             functions.ggml_set_abort_callback(before)
     return made.result()
 
 
 def require_debugger() -> None:
-    """Let ggml find a debugger, one that does nothing where there is none.
+    """Put a debugger that does nothing into PATH if there is no real one.
 
-    Before it aborts, ggml forks, and the child becomes gdb, or calls exit(), whose handlers may
-    wait for ever: for threads that a fork leaves behind, as PyTorch's do. This process waits, too.
+    Before it aborts, ggml forks, and the child runs gdb, or without gdb calls exit(). Exit handlers
+    such as PyTorch's may wait forever for threads that the child lacks, and ggml waits for it.
     """
     if shutil.which("gdb") or shutil.which("lldb"):
         return
@@ -91,15 +90,15 @@ def require_debugger() -> None:
 
 
 def without_sigabrt(work: Callable[[], T]) -> T:
-    """Return `work()`; Aborted where its thread would end the process by abort()."""
+    """Return `work()`; raise Aborted where it would call abort()."""
     require_debugger()
     libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(ACTION_BYTES)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
 
     def stop(number: int) -> None:
-        if threading.get_ident() != thread.ident:  # of another call
+        if threading.get_ident() != thread.ident:  # another call failed
             libc.sigaction(signal.SIGABRT, before, None)
-            getattr(libc, "raise")(number)  # once this returns
+            getattr(libc, "raise")(number)  # takes effect when this returns
             return
         _WAITING.append(handler)
         made.set_exception(Aborted())
@@ -113,7 +112,7 @@ def without_sigabrt(work: Callable[[], T]) -> T:
         try:
             thread.start()
             wait([made])
-        finally:  # an interrupted call goes on
+        finally:  # an interrupt does not stop the call
             wait([made])
             libc.sigaction(signal.SIGABRT, before, None)
         if isinstance(made.exception(), Aborted):
@@ -124,9 +123,9 @@ def without_sigabrt(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _printed() -> Iterator[Callable[[], str]]:
-    """Keep what the process prints until the end; yield a function that takes it instead.
+    """Hold back what the process prints; yield a function that returns and discards stderr.
 
-    ggml says there why it aborts, and a debugger that it starts prints all threads.
+    ggml prints why it aborts, and its debugger prints all threads.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         files = {1: out, 2: err}

@@ -1,4 +1,4 @@
-"""Prompts of chats, as Hugging Face renders them by the template in a GGUF file."""
+"""Render the prompts of chats by the template in a GGUF file, as Hugging Face does."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.utils.environment import require
 
 TEMPLATED = "a model whose file has a chat template that takes these messages"
-SPECIAL = {  # names in templates, and in GGUF files
+SPECIAL = {  # names in templates -> names in GGUF files
     "bos_token": "bos",
     "eos_token": "eos",
     "unk_token": "unknown",
@@ -21,7 +21,7 @@ SPECIAL = {  # names in templates, and in GGUF files
     "cls_token": "cls",
     "mask_token": "mask",
 }
-PRIVATE = range(0xF0000, 0xFFFFE)  # characters
+PRIVATE = range(0xF0000, 0xFFFFE)  # characters for private use
 
 Messages = Sequence[Mapping[str, Any]]
 Given = Mapping[str, Any]  # messages and tools
@@ -33,10 +33,10 @@ class Model(Protocol):
 
 
 class ChatPrompt(str):
-    """A chat's prompt, with every special token that its template wrote, the first one too.
+    """A rendered chat, which includes all special tokens that the template wrote.
 
-    `LlamaModel.tokenize` adds no first token to it, and reads names of special tokens in messages
-    as plain text.
+    `LlamaModel.tokenize` adds no first token to it, and takes names of special tokens that occur in
+    messages for plain text.
     """
 
     __slots__ = ("_given", "_render")
@@ -49,9 +49,10 @@ class ChatPrompt(str):
         return made
 
     def parts(self, name: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
-        """Yield parts of the text, and if special tokens, which `name` finds, are read in them.
+        """Yield parts of the text, and whether `name` finds special tokens in them.
 
-        They are not between two of the template's own where a message has the name of one.
+        A part between two special tokens of the template is plain text if a message in it has the
+        name of one.
         """
         texts = [*_texts(self._given)]
         if not any(map(name.search, texts)):
@@ -75,8 +76,8 @@ class ChatPrompt(str):
 def _parts(
     rendered: str, told: re.Pattern[str], unmarked: dict[int, None]
 ) -> Iterator[tuple[str, bool]]:
-    done = start = 0  # all before `done` is yielded, the template's last token ends at `start`
-    plain = False  # a message's name is after `start`
+    done = start = 0  # end of the text that was yielded, and of the template's last special token
+    plain = False  # a message has a special token's name after `start`
     for match in told.finditer(rendered):
         if match[1] is None:
             plain = True
@@ -92,7 +93,6 @@ def _parts(
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts of a value as JSON has it."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -105,7 +105,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value with each of its texts changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -114,7 +113,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def any_of(names: Collection[str]) -> re.Pattern[str]:
-    """Return a pattern of the longest of `names`: a tree, for vocabularies have thousands."""
+    """Return a pattern for the longest of `names`: a prefix tree, as there may be thousands."""
     return re.compile(_branches(names) or "(?!)")
 
 
@@ -138,10 +137,10 @@ def chat_prompt(model: Model, message: str, system: str | None = None) -> ChatPr
 def render_chat(
     model: Model, messages: Messages, tools: Sequence[Mapping[str, Any]] | None = None
 ) -> ChatPrompt:
-    """Return the prompt of messages, each with a `role` and its `content`, up to the answer.
+    """Render messages, each with a `role` and its `content`, up to where the answer begins.
 
-    InvalidRequest names `chat` without a template, or if it refuses the messages; MissingExtra
-    without Jinja.
+    Raises InvalidRequest (`chat`) if there is no template or it refuses the messages, and
+    MissingExtra without Jinja.
     """
     require("llamacpp", "jinja2")
     from logitsieve.llamacpp.template import FAILURES, render

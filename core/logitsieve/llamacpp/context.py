@@ -1,8 +1,7 @@
-"""A llama.cpp model with its key-value cache and an output layer that a decoder can replace.
+"""A llama.cpp model with its key-value cache, which can stop before the output layer.
 
-A decode computes logits, or stops before the output layer with the hidden states, in the order in
-which llama.cpp computes them: a batch has one sequence, or one token of each of several, and these
-ascending and in one graph.
+The hook sees rows in llama.cpp's own order. To know it, a batch has either tokens of one sequence,
+or one token of each of several, in ascending order and in one graph.
 """
 
 from __future__ import annotations
@@ -25,27 +24,25 @@ from logitsieve.llamacpp.model_file import GgufModel
 from logitsieve.llamacpp.probe import OtherLogits, compare_logits
 from logitsieve.llamacpp.tokenizer import MOST_TEXT
 
-POSITIONS, BATCH = 4096, 512  # tokens in the cache, and read at once
-CACHED = 256  # llama.cpp rounds caches up to it, but limits batches before that
+POSITIONS, BATCH = 4096, 512  # default tokens in the cache, and tokens of one decode
+CACHED = 256  # llama.cpp rounds caches up to this, but checks batches before rounding
 MOST_SEQUENCES, MOST_POSITIONS, MOST_THREADS = 256, 1 << 20, 1024
-# Tokens of one call of `look_ahead`: four rows together have other bits with some types of blocks,
-# but only some of the rows, so that a comparison of a few might not notice.
+# Tokens that `look_ahead` reads at once. With some types of blocks four rows get other bits than
+# one does, but only in some rows, so that its comparison might not notice.
 MOST_AHEAD = 3
 
 
 class LlamaContext(LlamaModel):
-    """A model in a GGUF file, open for decoding on the CPU by one thread at a time.
+    """A model in a GGUF file that decodes on the CPU, called by one thread at a time.
 
-    All `sequences` share a cache of `positions` tokens, rounded up to a multiple of 256. If
-    `separate`, as always in ik_llama.cpp, each has an equal part, and other sequences change no bit
-    of its outputs; on one thread by flash attention, which lets `look_ahead` read several tokens at
-    once.
+    The `sequences` share a cache of `positions` tokens, rounded up to a multiple of 256. If
+    `separate`, as always in ik_llama.cpp, each has an equal part, and the bits of its outputs do
+    not depend on other sequences. One thread then uses flash attention, with which `look_ahead` can
+    read several tokens at once.
 
-    A decode returns llama.cpp's logits [B, V] or, while `headless`, the hidden states [B, D]
-    before the output layer, times the architecture's scale of logits. `engine` is one of
-    ENGINES, or a build that is open (`XLlamaCpp`).
-
-    InvalidRequest names the fault of the file, the wheel, the model or the argument.
+    A decode returns llama.cpp's logits [B, V] or, while `headless`, the hidden states [B, D] before
+    the output layer, times the architecture's scale of logits. `engine` is one of HOSTS or an open
+    Host. InvalidRequest tells what is wrong with the file, the engine, the model or an argument.
     """
 
     def __init__(
@@ -80,8 +77,10 @@ class LlamaContext(LlamaModel):
         self._batch = self.host.batch(BATCH)
         self._closing(self._api.llama_batch_free, self._batch)
         self._lengths = [0] * self.sequences
-        self._drafted = [0] * self.sequences  # cached tokens after these
-        self._steady: dict[tuple[bool, int, int], list[int]] = {}  # see `look_ahead`
+        self._drafted = [0] * self.sequences  # cached tokens beyond the lengths
+        # (headless, threads, part of the cache) -> how many tokens keep their bits when read at
+        # once: known to, and at most.
+        self._steady: dict[tuple[bool, int, int], list[int]] = {}
         self._probe()
 
     def __repr__(self) -> str:
@@ -92,7 +91,7 @@ class LlamaContext(LlamaModel):
 
     @property
     def longest_text(self) -> int:
-        """Bytes of a prompt: no longer one fits a sequence."""
+        """Bytes of the longest prompt that can fit a sequence."""
         most = self.positions // self.sequences if self.separate else self.positions
         return min(most * self.longest_token, MOST_TEXT)
 
@@ -106,14 +105,16 @@ class LlamaContext(LlamaModel):
         return self.positions // self.sequences - self._lengths[self._sequence(sequence)]
 
     def fitting(self, sequences: Sequence[int]) -> list[int]:
-        """Return those that a step can append to: all or none of a shared cache."""
+        """Return the sequences that a step can append to; with a shared cache, all or none."""
         if self.separate:
             return [sequence for sequence in sequences if self.room(sequence)]
         return [*sequences] if len(sequences) <= self.free else []
 
     def use_threads(self, count: int) -> None:
-        """Use `count` threads from the next decode on; 1 or several as before in a `separate`
-        context of llama.cpp."""
+        """Decode with `count` threads from now on.
+
+        A `separate` context of llama.cpp cannot change between one thread and several.
+        """
         count = whole("threads", count, 1, MOST_THREADS)
         if self.separate and not self.host.apart and (count > 1) != (self.threads > 1):
             raise InvalidRequest("threads", count, "1" if self.threads == 1 else "2 or more")
@@ -132,7 +133,7 @@ class LlamaContext(LlamaModel):
             self._lengths[one] = self._drafted[one] = 0
 
     def read(self, tokens: Sequence[int], sequence: int = 0, *, every: bool = False) -> Float32:
-        """Append tokens to a sequence; return the output [1, .] of the last, or of `every`."""
+        """Append tokens to a sequence; return the output of the last one, or of `every` one."""
         self._check(tokens, sequence)
         outputs = []
         for start in range(0, len(tokens), BATCH):
@@ -145,7 +146,7 @@ class LlamaContext(LlamaModel):
         return np.concatenate(outputs)
 
     def read_alone(self, tokens: Sequence[int], *, headless: bool = True) -> Float32:
-        """Read tokens from an empty cache; return hidden states, or logits, of every one."""
+        """Read tokens into an emptied cache; return the hidden states or logits of every one."""
         before, self.headless = self.headless, headless
         self.forget()
         try:
@@ -154,7 +155,7 @@ class LlamaContext(LlamaModel):
             self.headless = before
 
     def step(self, tokens: Mapping[int, int]) -> Float32:
-        """Append a token to each of some sequences; return the outputs [B, .] in that order."""
+        """Append one token to each of some sequences; return the outputs [B, .] in their order."""
         for sequence, token in tokens.items():
             self._check([token], sequence)
         if not 0 < len(tokens) <= self.free:
@@ -169,18 +170,17 @@ class LlamaContext(LlamaModel):
         return np.concatenate(rows)[[place[sequence] for sequence in tokens]]
 
     def look_ahead(self, tokens: Sequence[int], sequence: int = 0) -> Float32:
-        """Append a token and read drafts after it; return the outputs [1 or more, .] of the first.
+        """Append a token, read drafts after it, and return the outputs of the first tokens, [N, .].
 
-        Each has the bits that `step` gives. `accept` appends the drafts, one by one; the next call
-        drops the others. llama.cpp multiplies more rows at once by other kernels, and the attention
-        of one token by others in longer caches, on several threads. So each new number of tokens
-        is compared with single steps, once in every CACHED positions, and one that changes bits is
-        not read again.
+        Outputs have the bits that `step` gives. `accept` appends the drafts one by one, and the
+        next call drops the rest. llama.cpp has other kernels for more rows, and for the attention
+        of one token in a long cache on several threads. So each number of tokens is compared with
+        single steps once in every CACHED positions, and no longer used if bits differ.
         """
         tokens = tokens[:MOST_AHEAD]
         self._check(tokens[:1], sequence)
         start = self._lengths[sequence]
-        part = start // CACHED  # llama.cpp attends to whole parts of the cache
+        part = start // CACHED  # attention reads whole parts of the cache
         steady = self._steady.setdefault((self.headless, self.threads, part), [1, MOST_AHEAD])
         most = min(
             limit
@@ -207,7 +207,7 @@ class LlamaContext(LlamaModel):
         self.take_back(sequence, -1)
 
     def take_back(self, sequence: int, count: int = 1) -> None:
-        """Let a sequence end `count` tokens earlier; `accept` appends them again, one by one."""
+        """Shorten a sequence by `count` tokens, which `accept` appends again one by one."""
         self._lengths[sequence] -= count
         self._drafted[sequence] += count
 
@@ -243,7 +243,6 @@ class LlamaContext(LlamaModel):
         )
 
     def _fill(self, tokens: Sequence[tuple[int, int]], marks: Sequence[bool]) -> int:
-        """Fill the batch; return the context that these sequences share."""
         batch, ahead = self._batch, dict.fromkeys(range(self.sequences), 0)
         batch.n_tokens = len(tokens)
         for place, ((sequence, token), marked) in enumerate(zip(tokens, marks, strict=True)):
@@ -283,11 +282,10 @@ class LlamaContext(LlamaModel):
         return whole("sequence", sequence, 0, self.sequences - 1)
 
     def _place(self, sequence: int) -> tuple[int, int]:
-        """Return the context of a sequence, and its number there."""
         return (self._contexts[sequence], 0) if self.host.apart else (self._contexts[0], sequence)
 
     def _runs(self, ascending: list[int]) -> list[list[int]]:
-        """Cut sequences into those of one batch, which is computed at once."""
+        """Divide sequences into those that llama.cpp computes in one graph."""
         if self.host.apart:
             return [[one] for one in ascending]
         return _neighbours(ascending) if self.separate else [ascending]
@@ -327,9 +325,9 @@ class LlamaContext(LlamaModel):
             raise self._refused(got, WITHOUT_RESULT_NORM)
 
     def _probe(self) -> None:
-        """Find how llama.cpp reads the file's scale and cap.
+        """Find out how llama.cpp applies the file's scale and cap.
 
-        InvalidRequest for other logits than W h + b, or tokens that see later ones.
+        InvalidRequest if logits are not W h + b, or if tokens attend to later ones.
         """
         begin = max(self._api.llama_vocab_bos(self._vocabulary), 0)
         gguf, readings = self.gguf, self.gguf.readings()
@@ -352,7 +350,7 @@ class LlamaContext(LlamaModel):
     def _replaced(
         self, tokens: Sequence[tuple[int, int]], given: Float32 | None
     ) -> tuple[Float32, Float32]:
-        """Return hidden states and the logits of all tokens, or of the rows `given` for them."""
+        """Return the hidden states of all tokens, and their logits or those of `given` rows."""
         self.forget()
         hidden_states, logits = [], []
         for run in self._runs(sorted({sequence for sequence, _ in tokens})):
@@ -367,7 +365,7 @@ class LlamaContext(LlamaModel):
 
 
 def _neighbours(ascending: Sequence[int]) -> list[list[int]]:
-    """Cut sequences into runs without gaps, as llama.cpp computes separate caches."""
+    """Divide sequences into runs without gaps, which llama.cpp computes in one graph."""
     runs: list[list[int]] = []
     for sequence in ascending:
         if runs and runs[-1][-1] == sequence - 1:
@@ -378,6 +376,6 @@ def _neighbours(ascending: Sequence[int]) -> list[list[int]]:
 
 
 def _free_context(host: Host, context: Any, hook: HiddenHook) -> None:
-    """Free a context and, only then, the reference to `hook`, which it calls."""
+    """Free a context; the finalizer keeps `hook`, which the context calls, until then."""
     with host.messages():
         host.functions.llama_free(context)

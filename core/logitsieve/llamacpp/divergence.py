@@ -1,9 +1,10 @@
-"""KL divergence of two GGUF models over a text, from all their logits in float64.
+"""The KL divergence of two GGUF models over a text, from all their logits in float64.
 
-Both read the text in llama.cpp. Their logits are computed and summed in slices of W's rows, so
-memory grows with neither the text nor V. With p, q the softmaxes of the logits a, b:
+For the softmaxes p, q of the logits a, b it is
 
-    KL(p, q) = sum p (a - b) - log Z_a + log Z_b.
+    KL(p, q) = sum p (a - b) - log Z_a + log Z_b,
+
+summed over slices of W's rows, so that memory grows with neither the text nor V.
 
 Shape letters: N positions, S rows of a slice.
 """
@@ -25,8 +26,8 @@ SLICE_ROWS = 8192
 class Divergence(NamedTuple):
     tokens: Int64  # [N] the token that follows
     kl: Float64  # [N] nats, of the model from the reference
-    best: Int64  # [2, N] the likeliest token, the lowest id of equals
-    log_probs: Float64  # [2, N] of the token that follows, nats
+    best: Int64  # [2, N] each model's likeliest token, with ties by the lower id
+    log_probs: Float64  # [2, N] nats, of the token that follows
 
     @property
     def agree(self) -> Float64:
@@ -41,8 +42,8 @@ def compare(
 ) -> Divergence:
     """Compare both models at the positions of each window's second half, as llama-perplexity does.
 
-    `windows` are token ids of both. `progress` gets ("compare", tokens read, 0). InvalidRequest
-    names `model` if its vocabulary is another, and `text` if no window has two tokens.
+    `windows` are token ids. `progress` gets ("compare", tokens read, 0). InvalidRequest names
+    `model` if the vocabularies differ, and `text` if no window has two tokens.
     """
     for name in ("vocab_size", "vocabulary"):
         if getattr(reference.gguf, name) != getattr(model.gguf, name):
@@ -77,7 +78,7 @@ def divergence(
     tokens: Int64,
     slice_rows: int = SLICE_ROWS,
 ) -> Divergence:
-    """Compare output layers with inputs [N, D] of each; `tokens` [N] follow in the text."""
+    """Compare two output layers at their inputs [N, D]; `tokens` [N] follow in the text."""
     count = len(tokens)
     top, total, mean = np.full((2, count), -np.inf), np.zeros((2, count)), np.zeros(count)
     best, own = np.zeros((2, count), np.int64), np.zeros((2, count))

@@ -1,6 +1,6 @@
 """Parse the header of a GGUF file: metadata and the place of each tensor (ggml's `gguf.md`).
 
-A model may be split over several files: the first has the metadata, each has some tensors.
+If a model is split over several files, the first has the metadata and each has some tensors.
 Arrays of numbers are views; arrays of strings, such as a vocabulary, are read on demand.
 """
 
@@ -18,14 +18,14 @@ from logitsieve.utils.environment import kind_of, reason_of
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}  # codes of `struct`
 STRING, ARRAY = 8, 9
-SIZE = struct.Struct("<Q")  # of a string, before its bytes
-ALIGNMENT = 32  # of the tensors' data, unless the metadata has another
+SIZE = struct.Struct("<Q")  # precedes a string's bytes
+ALIGNMENT = 32  # of the tensors' data, by default
 MOST_DIMENSIONS = 4
 SPLIT = ("split.no", "split.count", "split.tensors.count")
 
 
 class TensorSpan(NamedTuple):
-    """A tensor's ggml type, shape (columns last, as in numpy) and place in a mapped file."""
+    """A tensor's ggml type, shape in numpy's order, and place in a mapped file."""
 
     kind: int
     shape: tuple[int, ...]
@@ -109,7 +109,7 @@ def _scalar(kind: int) -> str:
 
 
 def read_model(path: Path, field: str) -> GgufHeader:
-    """Read the header of a model, with the tensors of all its files."""
+    """Read the header of a model with the tensors of all its files."""
     first = read_header(path, field)
     count, number = (first.metadata.get(f"split.{name}", 0) for name in ("count", "no"))
     if count <= 1:

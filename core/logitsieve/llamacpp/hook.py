@@ -1,4 +1,4 @@
-"""The hook in llama.cpp's graph that takes the rows of hidden_states before the output layer."""
+"""The hook in llama.cpp's graph that copies the hidden states before the output layer."""
 
 import ctypes
 from functools import cache
@@ -17,17 +17,17 @@ _SECOND = int.from_bytes(NAME[8:], "little")
 # Words of the callback's state.
 MODE, COLUMNS, DATA, NAME_AT, BUFFER, GIVEN, ROWS, FULL, DIM, FAULT, GRAPHS = range(11)
 STATE_WORDS = 11
-# MODE: do nothing; copy the rows; copy them and end the graph; copy them and put others there.
+# Values of MODE: do nothing; copy the rows; copy them and end the graph; copy and replace them.
 OFF, COPY, STOP, REPLACE = 0, 1, 2, 3
-TOO_MANY, OTHER = 1, 2  # FAULT: too many rows; not a float32 [rows, DIM]
+TOO_MANY, OTHER = 1, 2  # values of FAULT: too many rows, or not a float32 [rows, DIM]
 
 
 @cache
 def callback() -> Any:
-    """Compile the callback that copies NAME out of the graph, and ends the graph there.
+    """Compile the callback that copies the tensor NAME out of the graph. It is never freed.
 
-    ggml's scheduler calls it for every node, to ask if the value is needed, and once it is
-    computed; false then ends the graph. It is never freed; its last argument addresses the state.
+    ggml's scheduler calls it for every node: first to ask whether it wants the value, then with the
+    computed value, when False ends the graph. Its last argument is the address of the state.
     """
     memmove = ctypes.CDLL(None).memmove
     memmove.restype, memmove.argtypes = None, (ctypes.c_size_t,) * 3
@@ -83,7 +83,7 @@ class HiddenHook:
         return int(self._state.ctypes.data)
 
     def begin(self, mode: int, given: Float32 | None = None) -> None:
-        """Take the next rows; `given` rows replace them in the graph (REPLACE)."""
+        """Prepare for the next decode; REPLACE puts the rows `given` into the graph."""
         if given is not None:
             self._given[: len(given)] = given
         self._state[[MODE, ROWS, FAULT, GRAPHS]] = mode, 0, 0, 0

@@ -1,7 +1,7 @@
-"""A host: an engine that runs a GGUF file's model on the CPU and can end its graph where told.
+"""The interface of engines, which run the model of a GGUF file on the CPU.
 
-Models and contexts call its C functions by llama.cpp's names (SIGNATURES), and methods for what
-engines do in ways of their own. Nothing else knows which engine it is.
+Models and contexts call an engine's C functions by llama.cpp's names (SIGNATURES), and methods of
+`Host` for whatever differs between engines.
 """
 
 import ctypes
@@ -19,35 +19,34 @@ from logitsieve.llamacpp.model_file import GgufModel
 
 T = TypeVar("T")
 
-# Turns of an idle OpenMP thread's waiting loop, some 60 microseconds. By default threads of
-# llama.cpp wait for milliseconds after each token, on the cores of our output layer.
+# An idle OpenMP thread spins so many turns, some 60 microseconds. By default llama.cpp's threads
+# spin for milliseconds after each token, on cores that our output layer needs.
 IDLE_TURNS = {"GOMP_SPINCOUNT": "5000"}
-WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # the user's own
-FLOAT32 = 0  # ggml's number
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # if the user set one, it stays
+FLOAT32 = 0  # ggml_type
 ARENA_BYTES, ARENA_ALIGNED = 1 << 16, 64
 
 
 class ContextOptions(NamedTuple):
-    positions: int  # of all sequences
-    batch: int  # tokens of one decode at most
-    graph: int  # tokens of it that are computed at once
+    positions: int  # of all sequences together
+    batch: int  # most tokens of one decode
+    graph: int  # most tokens that are computed at once
     sequences: int
     threads: int
     separate: bool  # each sequence has an equal part of the positions
-    hook: int  # the address of a callback for ggml's scheduler (`hook.py`), and of its state
-    state: int
+    hook: int  # address of the callback in `hook.py`
+    state: int  # address of its state
 
 
 class TensorLayout(NamedTuple):
-    """Words into a ggml_tensor."""
+    """Offsets of fields in a ggml_tensor, in words of 8 bytes."""
 
-    columns: int  # ne[0]; ne[1] to ne[3] and then nb[0] to nb[3] follow
+    columns: int  # ne[0]; ne[1] to ne[3] and nb[0] to nb[3] follow
     data: int
     name: int
 
     @classmethod
     def found_in(cls, words: Any, name: int, data: int) -> Self:
-        """Find the layout by a float32 tensor [5, 3], its name's offset and data's address."""
         wanted = np.array([3, 5, 1, 1, 4, 12, 60, 60])
         places = [i for i in range(len(words) - 7) if (words[i : i + 8] == wanted).all()]
         pointers = np.flatnonzero(words == data)
@@ -62,7 +61,7 @@ class Arena(ctypes.Structure):
 
 PTR, INT, LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 TEXT, BOOL, UINT = ctypes.c_char_p, ctypes.c_bool, ctypes.c_uint32
-SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
+SIGNATURES: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "llama_backend_init": (None,),
     "llama_print_system_info": (TEXT,),
     "llama_log_set": (None, PTR, PTR),
@@ -93,39 +92,39 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # the result first
 
 
 class Host(ABC):
-    """An engine whose library is open. `functions` has SIGNATURES under llama.cpp's names."""
+    """An engine with an open library."""
 
-    engine = "llamacpp"  # its name
-    apart = False  # a context has one sequence
-    functions: Any
+    engine = "llamacpp"
+    apart = False  # True if each sequence needs a context of its own
+    functions: Any  # the C functions of SIGNATURES
     tensor: TensorLayout
 
     def __init__(self, name: str) -> None:
-        self.name = name  # with its version
+        self.name = name  # with the version
 
     @property
     def system_info(self) -> str:
         return str(self.functions.llama_print_system_info().decode()).strip(" |")
 
     def refusal(self, gguf: GgufModel) -> str:
-        """Return what of a file the engine does not know; "" where it may try."""
+        """Say what the engine does not support in a file; "" if it may try."""
         return ""
 
     def most_at_once(self, gguf: GgufModel, batch: int) -> int:
-        """Return how many tokens of a batch it computes rightly at once."""
+        """Return how many tokens of a batch the engine computes correctly at once."""
         return batch
 
     @abstractmethod
     def load(self, path: Path) -> int | None:
-        """Load a model onto the CPU; None where the engine refuses the file."""
+        """Load a model onto the CPU; None if the engine refuses the file."""
 
     @abstractmethod
     def open(self, model: int, options: ContextOptions) -> int | None:
-        """Open a context; None where the engine refuses the model."""
+        """Open a context; None if the engine refuses the model."""
 
     @abstractmethod
     def batch(self, tokens: int) -> Any:
-        """Allocate a llama_batch of one sequence a token; `llama_batch_free` frees it."""
+        """Allocate a llama_batch with one sequence per token, for `llama_batch_free` to free."""
 
     @abstractmethod
     def attributes(self, model: int, token: int) -> int:
@@ -133,19 +132,18 @@ class Host(ABC):
 
     @abstractmethod
     def remove(self, context: int, sequence: int, start: int = -1) -> bool:
-        """Remove a sequence's cached tokens from a position on, or all; False if it cannot."""
+        """Remove a sequence's cached tokens from `start` on, by default all; False on failure."""
 
     @abstractmethod
     def messages(self) -> AbstractContextManager[list[str]]:
-        """Keep the engine's last errors, and let it print nothing meanwhile."""
+        """Collect the engine's last errors, and silence it meanwhile."""
 
     @abstractmethod
     def without_abort(self, work: Callable[[], T]) -> T:
-        """Return `work()`, a call of the engine; Aborted where it would end the process."""
+        """Return `work()`, which calls the engine; Aborted where it would end the process."""
 
 
 def bind(functions: Any, signatures: Mapping[str, tuple[Any, ...]], name: str) -> None:
-    """Declare a library's functions; InvalidRequest names one that it lacks."""
     for function, (result, *arguments) in signatures.items():
         if not hasattr(functions, function):
             raise unfit(name, f"no function {function}")
@@ -159,7 +157,7 @@ def unfit(name: str, reason: str) -> InvalidRequest:
 
 @contextmanager
 def short_waits() -> Iterator[None]:
-    """Set IDLE_TURNS while a library is loaded, when libgomp reads them, unless the user did."""
+    """Set IDLE_TURNS while a library loads, which is when libgomp reads them."""
     missing = {} if any(name in os.environ for name in WAITING) else IDLE_TURNS
     os.environ.update(missing)
     try:
@@ -170,7 +168,7 @@ def short_waits() -> Iterator[None]:
 
 
 def tensor_layout(functions: Any) -> TensorLayout:
-    """Find the fields of a ggml_tensor of 3 columns and 5 rows, allocated in zeros."""
+    """Find the layout by a tensor that ggml makes in zeroed memory."""
     memory = np.zeros(ARENA_BYTES + ARENA_ALIGNED, np.uint8)
     start = memory.ctypes.data + -memory.ctypes.data % ARENA_ALIGNED
     arena = functions.ggml_init(Arena(ARENA_BYTES, start, False))
@@ -189,8 +187,6 @@ ERROR = 4  # ggml_log_level
 
 
 def keeper(lines: list[str]) -> Any:
-    """Return a ggml_log_callback that keeps the last errors."""
-
     def keep(level: int, text: bytes, _: Any) -> None:
         line = text.decode(errors="replace").strip(". \n")
         if line and level == ERROR:

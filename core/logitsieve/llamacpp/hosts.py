@@ -13,7 +13,6 @@ ENGINES = (*HOSTS, AUTO)
 
 
 def host_of(engine: str | Host) -> Host:
-    """Open an engine; InvalidRequest for another name, MissingExtra without its package."""
     if isinstance(engine, Host):
         return engine
     if engine not in HOSTS:

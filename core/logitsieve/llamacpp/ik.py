@@ -1,7 +1,7 @@
-"""ik_llama.cpp as a host: the wheel `ik-llama-cpp-python`, whose package describes its structures.
+"""The engine ik_llama.cpp, in the wheel `ik-llama-cpp-python`, whose package describes its structs.
 
-Its cache of several sequences must be contiguous: it forgets tokens behind a hole. So each sequence
-has a context of its own. It has no callback before abort(), so SIGABRT is caught while it opens.
+It loses cached tokens behind a hole, which several sequences would make, so each sequence has a
+context of its own. It has no callback before abort(), so SIGABRT is handled while a model opens.
 """
 
 import ctypes
@@ -35,15 +35,16 @@ from logitsieve.utils.environment import require
 
 T = TypeVar("T")
 
-BEYOND = (3, 14)  # Pythons that the wheel is not made for
+BEYOND = (3, 14)  # there are no wheels from this Python on
 WHEEL, PACKAGE = "ik-llama-cpp-python", "ik_llama_cpp"
-RENAMED = {  # llama.cpp's names, and its own
+RENAMED = {  # llama.cpp's names -> ik_llama.cpp's
     "llama_model_free": "llama_free_model",
     "llama_model_n_ctx_train": "llama_n_ctx_train",
     "llama_tokenize": "llama_vocab_tokenize",
     "llama_token_to_piece": "llama_token_to_piece_vocab",
 }
-# Defaults of fields at both ends of each structure: others mean that it describes another build.
+# Defaults of fields at both ends of each structure. If they differ, the package describes another
+# build than the library.
 MODEL = {"n_ubatch": 512, "n_v_last": -1, "use_mmap": True, "dry_run": False, "flash_attn": True}
 CONTEXT = {
     "n_ctx": 512,
@@ -62,13 +63,13 @@ CONTEXT = {
 }
 
 
-# Architectures whose logits are compared with llama.cpp's; it crashes on some others.
+# Tests compare the logits of these architectures with llama.cpp's; some others crash.
 ARCHITECTURES = (
     *("deci", "ernie4_5", "gemma3", "internlm2", "llama", "mistral3", "qwen2", "qwen3", "smollm3"),
 )
-FULL_ATTENTION = {"gemma3": 6}  # the first layer with it; it crashes on a model without
-UNKNOWN = ("TQ1_0", "TQ2_0", "NVFP4", "Q1_0")  # types that have no number, or another one
-# It multiplies 32 rows at once or more by blocks of these wrongly, unless they are whole fours.
+FULL_ATTENTION = {"gemma3": 6}  # number of the first layer with it; fewer layers crash
+UNKNOWN = ("TQ1_0", "TQ2_0", "NVFP4", "Q1_0")  # types that it lacks or numbers differently
+# It multiplies 32 or more rows by these wrongly, unless a row has a multiple of four blocks.
 BY_FOURS, FOUR_BLOCKS, RIGHT = ("Q4_1", "Q5_1"), 128, 31
 
 
@@ -84,7 +85,7 @@ class IkLlamaCpp(Host):
             for one in ("model_params", "context_params", "batch")
         )
         named = {RENAMED.get(function, function): form for function, form in SIGNATURES.items()}
-        mine: dict[str, tuple[Any, ...]] = {  # the result first
+        mine: dict[str, tuple[Any, ...]] = {  # result, then arguments
             "llama_model_default_params": (model,),
             "llama_context_default_params": (context,),
             "llama_model_load_from_file": (PTR, TEXT, model),
@@ -127,7 +128,7 @@ class IkLlamaCpp(Host):
     def load(self, path: Path) -> int | None:
         parameters = self._own.llama_model_default_params()
         parameters.n_gpu_layers = 0
-        parameters.use_mmap, parameters.repack_tensors = False, True  # rows side by side: faster
+        parameters.use_mmap, parameters.repack_tensors = False, True  # interleaved rows are faster
         model: int | None = self._own.llama_model_load_from_file(str(path).encode(), parameters)
         return model
 

@@ -72,10 +72,10 @@ class LlamaModel:
     def tokenize(
         self, text: str, *, begin: bool = True, special: bool = True, most: int = MOST_TEXT
     ) -> list[int]:
-        """Return the ids of a text, after the model's first token if `begin`; or InvalidRequest.
+        """Return the ids of a text of at most `most` bytes; or InvalidRequest.
 
-        `special` reads names such as `</s>` as tokens; `most`: bytes of the text. A ChatPrompt
-        tells both of its parts itself.
+        `begin` puts the model's first token before them, and `special` reads names such as `</s>`
+        as tokens. Both are ignored for a ChatPrompt, which settles them itself.
         """
         self._tokenizer.check(text, most)
         if isinstance(text, ChatPrompt):
@@ -84,7 +84,7 @@ class LlamaModel:
 
     @property
     def longest_token(self) -> int:
-        """Bytes of the longest token, or somewhat more."""
+        """An upper bound on the bytes of a token."""
         return self._tokenizer.longest
 
     def _chat_ids(self, prompt: ChatPrompt) -> list[int]:
@@ -99,13 +99,12 @@ class LlamaModel:
 
     @cached_property
     def _special(self) -> dict[int, str]:
-        """The names of tokens that only `special` reads."""
+        """The tokens that plain text cannot spell, control tokens and the unknown one, by id."""
         attributes, words = self.host.attributes, enumerate(self.gguf.vocabulary or ())
         return {id: one for id, one in words if one and attributes(self._model, id) & SPECIAL}
 
     @property
     def special_tokens(self) -> frozenset[int]:
-        """The tokens that plain text never spells: control tokens, and the unknown one."""
         return frozenset(self._special)
 
     @cached_property
@@ -113,7 +112,7 @@ class LlamaModel:
         return any_of({*self._special.values()})
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return a token's bytes, maybe a part of a character; `special` spells `</s>` and such."""
+        """Return a token's bytes, perhaps a part of a character; `special` spells `</s>` too."""
         return self._tokenizer.piece(self._api, token, special)
 
     def ends(self, token: int) -> bool:
@@ -132,7 +131,7 @@ class LlamaModel:
         return model
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Return `work()`; InvalidRequest where the host would end the process."""
+        """Return `work()`; InvalidRequest where the engine would end the process."""
         try:
             return self.host.without_abort(work)
         except Aborted as error:

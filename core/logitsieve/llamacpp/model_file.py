@@ -1,8 +1,8 @@
-"""The output layer in a GGUF file: the stored matrix, its bias, and changes to its logits.
+"""The output layer in a GGUF file: matrix, bias, scale and softcap.
 
-llama.cpp computes z = W h + b with h the tensor `result_norm`. Some architectures scale z by a
-constant, which is moved into h; some softcap it, cap * tanh(z / cap), which keeps the order of
-logits and is applied to answers.
+llama.cpp computes z = W h + b from the tensor h named `result_norm`. Some architectures scale z by
+a constant, which we multiply h by instead. Some softcap it to cap * tanh(z / cap), which keeps the
+order of logits and is applied to answers.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from logitsieve.api.results import Float32
 from logitsieve.llamacpp.gguf_header import GgufHeader, Strings, TensorSpan, read_model
 from logitsieve.utils.environment import require
 
-TENSORS = ("output.weight", "token_embd.weight")  # the second if embeddings are tied
+TENSORS = ("output.weight", "token_embd.weight")  # the second with tied embeddings
 BIAS = "output.bias"
 FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 DEQUANTIZED_AT_ONCE = 1 << 24  # numbers
 
-# The power of `logit_scale` that an architecture's graph multiplies by.
+# An architecture multiplies logits by this power of its `logit_scale`.
 INVERSE = ("granite", "granitemoe", "granitehybrid", "granite_swa", "graniteswitch", "minicpm")
 SCALE_POWERS = {
     **dict.fromkeys(("command-r", "cohere2", "cohere2moe", "grok", "talkie"), 1),
     **dict.fromkeys(INVERSE, -1),
 }
-# What logits are multiplied by without that key, by hidden size.
+# hidden size -> scale of logits, if the key is missing
 DEFAULT_SCALES: dict[str, Callable[[int], float]] = {
     "minicpm": lambda dim: dim / 256,
     "minicpm3": lambda dim: 256 / dim,
@@ -43,12 +43,12 @@ TENSOR_SCALE = "output.scale"  # of NVFP4
 
 class OutputMatrix(NamedTuple):
     name: str
-    kind: str  # ggml's name of the type: "F16", "Q8_0", ...
-    blocks: np.ndarray  # [V, D] floats, bfloat16 as bits; else uint8 [V, bytes]
+    kind: str  # name of the ggml_type, such as "F16" or "Q8_0"
+    blocks: np.ndarray  # [V, D] floats, with bfloat16 as bits; or uint8 [V, bytes]
     shape: tuple[int, int]
 
     def rows(self, rows: Any) -> Float32:
-        """Return rows by slice or ids as float32; exact for every type but F64."""
+        """Return rows by slice or ids as float32, which is exact for every type but F64."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -67,7 +67,7 @@ class OutputMatrix(NamedTuple):
 
 
 class GgufModel:
-    """The output layer of a GGUF file's model. InvalidRequest names `field`; or MissingExtra."""
+    """The model of a GGUF file, without its other layers. InvalidRequest names `field`."""
 
     def __init__(self, path: Path | str, field: str = "model") -> None:
         require("llamacpp", "gguf")
@@ -82,10 +82,10 @@ class GgufModel:
         self._refuse_truncated()
         self.matrix: OutputMatrix = self._matrix()
         self.bias: Float32 | None = self._bias()
-        self.scale: float = self._scale()  # to multiply h by
+        self.scale: float = self._scale()  # a factor for h
         cap = self._number("final_logit_softcapping", DEFAULT_SOFTCAPS.get(architecture, 0.0))
         self.softcap: float | None = cap or None
-        self.suppressed: list[int] = self._suppressed()  # never to be chosen
+        self.suppressed: list[int] = self._suppressed()  # ids that must never be chosen
 
     @property
     def vocab_size(self) -> int:
@@ -106,7 +106,7 @@ class GgufModel:
 
     @cached_property
     def tensor_types(self) -> set[tuple[str, int]]:
-        """Types of tensors by ggml's names, with the numbers of a row."""
+        """The ggml_type and the row length of every tensor."""
         spans = self._header.tensors.items()
         return {(self._type_of(name, span)[0], span.shape[-1]) for name, span in spans}
 
@@ -117,17 +117,17 @@ class GgufModel:
 
     @property
     def pre_tokenizer(self) -> str:
-        """The name of the pattern that splits texts; "" of a vocabulary without one."""
+        """The name of the pattern that splits texts into words, or ""."""
         return str(self._header.metadata.get("tokenizer.ggml.pre", ""))
 
     def special(self, name: str) -> str:
-        """Return the spelling of the special token "bos" or "eos"; "" without one."""
+        """Return the spelling of a special token such as "bos", or ""."""
         token = self._header.metadata.get(f"tokenizer.ggml.{name}_token_id")
         words = self.vocabulary or []
         return words[token] if isinstance(token, int) and 0 <= token < len(words) else ""
 
     def sha256(self, dtype: str) -> str:
-        """Return the digest (hex) of an index of this layer as the file's type or F32, else ""."""
+        """Return the digest (hex) of an index of this layer; "" unless F32 or the file's type."""
         if dtype not in self._digests:
             self._digests[dtype] = self._digest(dtype)
         return self._digests[dtype]
@@ -149,7 +149,6 @@ class GgufModel:
         return InvalidRequest(self._field, f"{self.path}: {got}", allowed)
 
     def _refuse_others(self) -> None:
-        """InvalidRequest for a file of something else than a causal language model."""
         metadata = self._header.metadata
         architecture = metadata.get("general.architecture")
         kind = metadata.get("general.type", "model")
@@ -177,9 +176,9 @@ class GgufModel:
         return float(factor * scale ** SCALE_POWERS.get(self.architecture, 0))
 
     def readings(self) -> list[tuple[float, float | None]]:
-        """Return (scale, softcap) as a build of llama.cpp may read the file, this one's first.
+        """Return each (scale, softcap) that a build of llama.cpp may use, ours first.
 
-        It ignores keys that it does not know of an architecture, or uses them in another way.
+        Builds differ in which of an architecture's keys they use, and how.
         """
         scales, caps = [self.scale], [self.softcap]
         if key := self._number("logit_scale", 0.0):

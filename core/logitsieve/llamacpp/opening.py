@@ -1,4 +1,4 @@
-"""Contexts on the fastest engine that knows the file."""
+"""Open contexts on the fastest engine that can run the file."""
 
 import logging
 from pathlib import Path
@@ -14,10 +14,9 @@ log = logging.getLogger(__name__)
 
 
 def open_context(gguf: GgufModel | Path | str, engine: str = AUTO, **options: Any) -> LlamaContext:
-    """Open a LlamaContext with its `options` on one of ENGINES.
+    """Open a LlamaContext with its `options` on one of ENGINES; or InvalidRequest.
 
-    "auto" is ik_llama.cpp where it is installed and runs the file, else llama.cpp; the log says
-    which, and why. InvalidRequest for another name.
+    "auto" is ik_llama.cpp if it is installed and runs the file, else llama.cpp; it logs which.
     """
     if engine not in ENGINES:
         raise InvalidRequest("engine", repr(engine), ", ".join(ENGINES))

@@ -1,11 +1,11 @@
-"""Compare llama.cpp's logits with W h + b as the file describes them.
+"""Check that llama.cpp's logits are W h + b as we read the file.
 
-llama.cpp reads scales, caps and lists of tokens by rules of its own for each architecture. A cap
-shows at large logits alone, and a product with a rounded h hides small differences. So contexts of
-real tokens are rounded to numbers that llama.cpp's product rounds no more, multiplied by powers of
-two, and put into the graph in place of h: what is left is float32's own rounding.
+llama.cpp applies scales, caps and suppressed tokens by rules that differ between architectures. A
+cap shows only in large logits, and llama.cpp's rounding of h hides small differences. So we take
+hidden states of real tokens, round them to numbers that llama.cpp does not round further, multiply
+them by powers of two, and put them into the graph. Then only the rounding of float32 remains.
 
-Shape letters: N contexts, D hidden size, V vocabulary, S ids with rows of W at hand.
+Shape letters: N hidden states, S ids with rows of W that are compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,29 +16,29 @@ from logitsieve.api.results import Float32, Float64, Int64
 from logitsieve.llamacpp.model_file import FLOATS, GgufModel
 from logitsieve.utils.floats import narrowed, widened
 
-TOKENS = 6  # read at once: two contexts in PEAKS' sizes fit
+TOKENS = 6  # tokens of the test: room for two hidden states times PEAKS
 READ = 1 << 20  # numbers of W that are compared
-PEAKS = (4.0, 64.0, 1024.0)  # of |logits| before a cap, about
-LARGEST = 1024.0  # of |h|: sums of a block are float16 in llama.cpp's Q8_1
-ROUNDING = 2.0**-16  # of the sum of |w h|: float32 sums in any order
-# Q4_1 and Q5_1 store the sums of h's blocks in float16.
+PEAKS = (4.0, 64.0, 1024.0)  # approximate largest |logit| before a cap
+LARGEST = 1024.0  # limit on |h|, as llama.cpp's Q8_1 has sums of a block in float16
+ROUNDING = 2.0**-16  # bound on errors of float32 sums, relative to the sum of |w h|
+# The bound for types that have sums of h's blocks in float16.
 COARSE = dict.fromkeys(("Q4_1", "Q5_1"), 2.0**-9)
-CLOSE_TO_CAP = 0.9  # of a cap: beyond it a logit does not tell what was capped
-CHANGED = 2.0**-6  # of a row of hidden_states: more than other kernels change
-MANY, ALIKE = 32, 0.25  # tokens at once, which other kernels multiply; of a row's length
+CLOSE_TO_CAP = 0.9  # share of a cap beyond which the logit before it cannot be computed back
+CHANGED = 2.0**-6  # bound on the relative change of h by other kernels
+MANY, ALIKE = 32, 0.25  # tokens read at once, and bound on their relative change of h
 
 Decode = Callable[[Sequence[tuple[int, int]], Float32 | None], tuple[Float32, Float32]]
 
 
 class OtherLogits(ValueError):
-    """llama.cpp computes something else."""
+    """llama.cpp's logits are not W h + b."""
 
 
 def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) -> None:
-    """OtherLogits names a difference, or that rows of several sequences come in another order.
+    """Raise OtherLogits for a difference, or if rows of several sequences are in another order.
 
-    `decode` reads (sequence, token) pairs into an empty cache and returns the rows of hidden_states
-    [N, D], and the logits [N, V] of these or of the rows that replace them.
+    `decode` reads (sequence, token) pairs into an empty cache. It returns their hidden states
+    [N, D] and logits [N, V]; the logits are of the rows that are given to it, if any.
     """
     last = gguf.vocab_size - 1
     tokens = [begin, *np.linspace(0, last, TOKENS + 1).astype(int)[2:].tolist()]
@@ -64,11 +64,11 @@ def compare_logits(gguf: GgufModel, decode: Decode, begin: int, sequences: int) 
 
 
 def representable(hidden_states: Float32, kind: str) -> Float32:
-    """Round h to numbers that stay as they are beside rows of a type: ggml's `vec_dot_type`.
+    """Round h to numbers that ggml's `vec_dot_type` for rows of a type represents exactly.
 
-    An engine divides h into blocks of 256 or of 32, with the largest of each as the code 127, and
-    keeps their scale in float32, float16 or bfloat16. So all of 256 get one scale of bfloat16, and
-    the largest of 32 becomes 127 of it.
+    Engines divide h into blocks of 256 or 32 numbers, and store codes up to 127 with a scale in
+    float32, float16 or bfloat16. So here 256 numbers share a scale in bfloat16, and the largest of
+    each 32 becomes 127 times that scale.
     """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -87,22 +87,20 @@ def representable(hidden_states: Float32, kind: str) -> Float32:
 
 
 def _refuse_other_past(first_ND: Float32, second_ND: Float32) -> None:
-    """OtherLogits if another last token changed the rows of the tokens before it."""
+    """Raise OtherLogits if another last token changed the rows of the tokens before it."""
     change = np.abs(first_ND - second_ND).max(axis=1)
     if not (change <= CHANGED * np.sqrt((first_ND**2).mean(axis=1))).all():
         raise OtherLogits("its attention is not causal: a token's logits depend on later ones")
 
 
 def _refuse_other_batch(few_ND: Float32, many_ND: Float32) -> None:
-    """OtherLogits if rows of the same tokens are others beside more tokens after them."""
+    """Raise OtherLogits if reading more tokens at once changed the rows of the first ones."""
     gap = np.linalg.norm(many_ND - few_ND, axis=1)
     if not (gap <= ALIKE * np.linalg.norm(few_ND, axis=1)).all():
         raise OtherLogits(f"{MANY} tokens read at once give other hidden states than {len(few_ND)}")
 
 
 class _Layer:
-    """An output layer and its rows of some ids."""
-
     def __init__(self, gguf: GgufModel, ids: Int64) -> None:
         self._gguf, self._ids = gguf, ids
         self._weight_SD = gguf.matrix.rows(ids).astype(np.float64) * gguf.scale
@@ -111,7 +109,7 @@ class _Layer:
             self._bias = gguf.bias.astype(np.float64)
 
     def amplified(self, context: Float32) -> Float32:
-        """Return a context times powers of two [N, D] that give logits of about PEAKS."""
+        """Scale a hidden state by powers of two so that its logits reach about PEAKS, [N, D]."""
         peak, largest = np.abs(self._weight_SD @ context).max(), np.abs(context).max()
         if not (peak > 0 and largest > 0):
             return np.tile(context, (len(PEAKS), 1))
@@ -120,7 +118,7 @@ class _Layer:
         return np.asarray(factors_N[:, None] * context, np.float32)
 
     def compare_rows(self, logits_NV: Float32, hidden_ND: Float32, rounded_ND: Float32) -> None:
-        """Compare with W h + b; llama.cpp may have moved h by up to `rounded_ND`."""
+        """Compare logits with W h + b, if llama.cpp rounds h by at most `rounded_ND`."""
         plain_NS = hidden_ND.astype(np.float64) @ self._weight_SD.T + self._bias[self._ids]
         sizes_DS, bias = np.abs(self._weight_SD).T, np.abs(self._bias[self._ids])
         rounding = COARSE.get(self._gguf.matrix.kind, ROUNDING)
@@ -128,7 +126,7 @@ class _Layer:
         self._compare(logits_NV, self._softcapped(plain_NS), slack_NS, self._ids)
 
     def compare_sizes(self, logits_NV: Float32, hidden_ND: Float32) -> None:
-        """Compare all logits of multiples of a context with those of its first multiple."""
+        """Compare all logits of multiples of one hidden state with the logits of the first one."""
         cap, smallest = self._gguf.softcap, logits_NV[0].astype(np.float64)
         ids = np.arange(len(smallest))
         if cap is not None:

@@ -1,4 +1,4 @@
-"""Jinja as Hugging Face sets it up for chat templates, with bounds on time and on values."""
+"""Jinja with Hugging Face's settings for chat templates, and limits on time and memory."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from jinja2.utils import Namespace, pass_eval_context
 
 RENDER_S = 2.0
 LARGEST = 1 << 24  # characters, items or bits of a value
-FAILURES = (  # of a template that is wrong, refuses its messages, or asks for too much
+FAILURES = (  # the template is wrong, refuses its messages, or exceeds the limits
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
@@ -40,7 +40,7 @@ PADDING = ("center", "indent")  # filters
 
 
 def render(template: str, **given: Any) -> str:
-    """Render a template within RENDER_S of this thread's time; one of FAILURES."""
+    """Render a template within RENDER_S of this thread's time, or raise one of FAILURES."""
     compiled = _compiled(template)
     with _time_limit():
         return compiled.render(**given)
@@ -64,9 +64,9 @@ def _compiled(template: str) -> jinja2.Template:
 
 
 class Generation(Extension):
-    """The tag `generation`, which marks answers for training: its inside is printed."""
+    """The tag `generation`, which marks answers for training; we print its content."""
 
-    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012  Jinja's declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -78,7 +78,7 @@ class Generation(Extension):
 
 
 class DictMaker:
-    """`dict` without the attributes of the type."""
+    """Replaces `dict`, whose attributes would give access to Python's internals."""
 
     def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
         return dict(*args, **values)
@@ -88,9 +88,9 @@ class DictMaker:
 
 
 class PlainNamespace(Namespace):
-    """`namespace` that takes no names of Python's internals."""
+    """Replaces `namespace`, and refuses names of Python's internals."""
 
-    def __init__(*args: Any, **values: Any) -> None:  # a template may name a value "self"
+    def __init__(*args: Any, **values: Any) -> None:  # a template may have a value named "self"
         self, *given = args
         values = dict(*given, **values)
         for name in values:
@@ -121,7 +121,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """ValueError before an operation makes a value larger than LARGEST."""
+    """Raises ValueError before an operation would make a value larger than LARGEST."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     code_generator_class = _Code
@@ -238,7 +238,7 @@ def _raise_exception(message: Any) -> NoReturn:
 
 @contextmanager
 def _time_limit() -> Iterator[None]:
-    """ValueError in Python code of this thread that still runs after its RENDER_S."""
+    """Raise ValueError in Python code that still runs after RENDER_S of this thread's time."""
     before, until = sys.gettrace(), thread_time() + RENDER_S
 
     def trace(frame: FrameType, *_: object) -> Any:

@@ -1,8 +1,8 @@
-"""llama.cpp's tokenizer, called so that no text ends the process.
+"""llama.cpp's tokenizer, called so that no text can end the process.
 
-Most pre-tokenizers of BPE vocabularies match by std::regex, which recurses for each character of a
-match: 353 bytes of stack with every regex of the wheel. A match may be the whole text, so a long
-text gets a thread with a stack for all of its characters.
+Most pre-tokenizers of BPE vocabularies use std::regex, which recurses for each character of a match
+and takes up to 353 bytes of stack for it. A match may span the whole text, so long texts get a
+thread with a stack of their size.
 """
 
 import ctypes
@@ -20,37 +20,35 @@ T = TypeVar("T")
 
 NO_TOKENIZER, SENTENCEPIECE, RWKV = 0, 1, 5  # llama_vocab_type
 MOST_TEXT = 1 << 20  # bytes of a text
-USUAL_PIECE = 256  # bytes of a buffer, which grows
-DIRECT = 1024  # characters, for the stack of any thread
+USUAL_PIECE = 256  # bytes of a buffer at first
+DIRECT = 1024  # characters for which every thread has enough stack
 STACK_OF_CHARACTER, STACK_BESIDES = 512, 1 << 20  # bytes
-PAGE = 128  # characters, so that stacks are whole pages of 64 KiB
+PAGE = 128  # characters; their stack is a page of 64 KiB
 SPACE = "\u2581"  # SentencePiece's
 SPELLED = "characters of the model's vocabulary, which lacks tokens of bytes"
-# Texts that a pre-tokenizer must not get: it asserts that no word of several characters has a
-# space; its pattern takes the square of a number's length, a second for 4,000 digits.
+# Texts that some pre-tokenizers must not get. "whitespace" asserts that no word of several
+# characters has a space. "superbpe" is quadratic in a number's length: 4,000 digits take a second.
 UNSAFE = {
     "whitespace": (re.compile(r"\s | \s"), "single spaces"),
     "superbpe": (re.compile(r"\d{1001}"), "numbers of at most 1000 digits"),
 }
 
-_STACKS = threading.Lock()  # the size of new stacks is the process's
+_STACKS = threading.Lock()  # the process has one setting for the size of new stacks
 
 
 class Tokenizer:
-    """A vocabulary of llama.cpp; `api` is its open library."""
-
     def __init__(self, vocabulary: Any, gguf: GgufModel) -> None:
         self._vocabulary, self._gguf = vocabulary, gguf
-        self._octets: set[int] = set()  # bytes that are a token of RWKV's
+        self._octets: set[int] = set()  # single bytes that are tokens
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest token, or more: as the file spells it."""
+        """The bytes of the longest token as the file spells it, which may be more than it has."""
         return max((len(word.encode()) for word in self._gguf.vocabulary or ()), default=0)
 
     @cached_property
     def _unspelled(self) -> set[int]:
-        """Bytes without a token, which a SentencePiece vocabulary needs for unknown characters."""
+        """Bytes without a token; SentencePiece spells unknown characters by tokens of bytes."""
         return {byte for byte in range(256) if f"<0x{byte:02X}>" not in self._words}
 
     @cached_property
@@ -58,7 +56,7 @@ class Tokenizer:
         return set(self._gguf.vocabulary or ())
 
     def check_special(self, api: Any) -> None:
-        """Read no text: llama.cpp asserts that the tokens exist that it adds to each one."""
+        """Tokenize "", as llama.cpp asserts that the tokens which it adds to a text exist."""
         if api.llama_vocab_type(self._vocabulary) != NO_TOKENIZER:
             self._read(api, b"", True, True)
 
@@ -72,7 +70,6 @@ class Tokenizer:
             raise InvalidRequest("text", f"a text of {size} bytes", f"at most {most} bytes")
 
     def tokens(self, api: Any, text: str, begin: bool, special: bool) -> list[int]:
-        """Return the ids of a text that was checked."""
         kind = api.llama_vocab_type(self._vocabulary)
         if kind == NO_TOKENIZER:
             raise InvalidRequest("text", "a text", "token ids: the model has no tokenizer")
@@ -109,13 +106,13 @@ class Tokenizer:
             size = -count
 
     def _refuse_unspelled(self, text: str) -> None:
-        """Refuse a text for which llama.cpp would throw std::out_of_range through its C API."""
+        """Refuse a text for which llama.cpp would throw a C++ exception through its C API."""
         for character in sorted({SPACE, *text.replace(" ", SPACE)} - self._words):
             if not self._unspelled.isdisjoint(character.encode()):
                 raise InvalidRequest("text", f"{character!r}", SPELLED)
 
     def _refuse_unread(self, api: Any, text: str) -> None:
-        """Refuse a text that llama.cpp would read for ever: it needs a token at each byte."""
+        """Refuse a text on which llama.cpp would loop forever, for lack of a token for a byte."""
         if not self._octets:
             pieces = (self.piece(api, token, False) for token in range(self._gguf.vocab_size))
             self._octets = {piece[0] for piece in pieces if len(piece) == 1}
@@ -125,7 +122,7 @@ class Tokenizer:
 
 
 def with_stack(characters: int, work: Callable[[], T]) -> T:
-    """Return `work()`, of a thread with a stack for a regex over as many characters if need be."""
+    """Return `work()`, run by a thread whose stack suffices for a regex over so long a text."""
     if characters <= DIRECT:
         return work()
     thread, made = in_thread(work, "logitsieve-tokenizer")

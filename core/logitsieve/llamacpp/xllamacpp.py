@@ -1,9 +1,9 @@
-"""llama.cpp as a host: its C API in the wheel of `xllamacpp`, called by ctypes.
+"""The engine llama.cpp: its C API in the wheel of `xllamacpp`, called by ctypes.
 
 Its structures change between builds, and no function tells their layout. llama_context_params and
-llama_model_params often gain fields but rarely lose or move any: a build's defaults are read as
-letters, one per 32-bit word, and must match one pattern, or the build is refused. The structures
-are passed by value, in a longer buffer.
+llama_model_params often gain fields, but rarely lose or move one. So we translate a build's
+defaults into one letter per 32-bit word, find the fields by a pattern, and refuse a build that does
+not match. The structures are passed by value, in a buffer that is longer than they are.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ class LlamaParameters(ctypes.Structure):
         struct.pack_into(code, self.bytes, offset, value)
 
     def places(self, pattern: re.Pattern[str], name: str) -> dict[str, int]:
-        """Return the byte offsets of a pattern's groups; ValueError for other defaults."""
+        """Return the byte offsets of a pattern's groups; ValueError if it does not match."""
         raw = bytes(self.bytes)
         words = (raw[start : start + 4] for start in range(0, PARAMETER_BYTES, 4))
         match = pattern.match(letters := "".join(LETTERS.get(word, "?") for word in words))
@@ -68,14 +68,14 @@ class LlamaParameters(ctypes.Structure):
         return {field: 4 * match.start(field) for field in match.groupdict()}
 
 
-# n_ctx, n_batch, n_ubatch, n_seq_max, a few counts, both numbers of threads, the enumerations,
-# rope's two factors and yarn's four, yarn_orig_ctx, defrag_thold, cb_eval and its argument, the
+# In order: n_ctx, n_batch, n_ubatch, n_seq_max, some counts, both numbers of threads, enumerations,
+# rope's two and yarn's four factors, yarn_orig_ctx, defrag_thold, cb_eval and its argument, the
 # types of K and V (float16), pointers, and the flags from `embeddings` on.
 _CONTEXT = re.compile(
     r"(?P<sizes>cbc1)[01]{0,4}(?P<threads>44)0?m{2,3}(?P<flash>m)00f[fg][fgh][fg]0f0?"
     r"(?P<hook>0000)11(?:00){2,4}(?P<flags>B)"
 )
-# Pointers, n_gpu_layers, split_mode (by layers), main_gpu.
+# In order: pointers, n_gpu_layers, split_mode (by layers), main_gpu.
 MODEL = re.compile(r"0000(?P<gpu_layers>m)1")
 
 
@@ -84,9 +84,9 @@ class ContextLayout(NamedTuple):
 
     sizes: int  # n_ctx, n_batch, n_ubatch and n_seq_max, 32 bits each
     threads: int  # n_threads and n_threads_batch
-    flash: int  # flash_attn_type, 32 bits; 0: none
+    flash: int  # flash_attn_type, 32 bits; 0 is off
     hook: int  # cb_eval and its argument, 64 bits each
-    flags: int  # bytes: embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified
+    flags: int  # embeddings, offload_kqv, no_perf, op_offload, swa_full, kv_unified, a byte each
 
     @classmethod
     def found_in(cls, defaults: LlamaParameters) -> Self:
@@ -100,7 +100,7 @@ WHEEL = "xllamacpp"
 
 
 class LlamaBatch(ctypes.Structure):
-    """llama_batch; `llama_batch_init` allocates its arrays and confirms these fields."""
+    """llama_batch; `_check_batch` confirms these fields."""
 
     _fields_ = (
         ("n_tokens", ctypes.c_int32),
@@ -113,7 +113,7 @@ class LlamaBatch(ctypes.Structure):
     )
 
 
-OWN: dict[str, tuple[Any, ...]] = {  # the result first
+OWN: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "llama_log_get": (None, PTR, PTR),
     "llama_model_default_params": (LlamaParameters,),
     "llama_context_default_params": (LlamaParameters,),
@@ -141,7 +141,7 @@ class XLlamaCpp(Host):
         try:
             self.context = ContextLayout.found_in(functions.llama_context_default_params())
             model = functions.llama_model_default_params().places(MODEL, "llama_model_params")
-            self.gpu_layers = model["gpu_layers"]  # the byte offset of 32 bits
+            self.gpu_layers = model["gpu_layers"]  # byte offset
             self.tensor = tensor_layout(functions)
             _check_batch(functions)
         except ValueError as error:
@@ -167,7 +167,8 @@ class XLlamaCpp(Host):
         parameters.set("<Q", layout.hook, options.hook)
         parameters.set("<Q", layout.hook + 8, options.state)
         if options.separate and options.threads > 1:
-            # Threads share the attention of a row that is alone in a long cache.
+            # With flash attention, threads would divide the attention of a single row in a long
+            # cache, which changes its bits.
             parameters.set("<i", layout.flash, 0)
         for place, chosen in ((1, 0), (3, 0), (5, not options.separate)):  # all on the CPU
             parameters.set("<B", layout.flags + place, chosen)

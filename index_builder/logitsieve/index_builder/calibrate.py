@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logitsieve.api.results import Float32, Int32
-from logitsieve.decoding.auto import DRAWING
-from logitsieve.decoding.sampler import BEST
+from logitsieve.decoding.sampler import BEST, DRAWING
 from logitsieve.evaluation import Judge, cpu_name, us_per_row
 from logitsieve.evaluation.operating_points import KS
 from logitsieve.evaluation.precision import Each, in_turn, lower_bound
