@@ -1,4 +1,4 @@
-"""The thin client: a Decoder over gRPC. Imports only numpy, grpc and protobuf."""
+"""The client, a Decoder over gRPC, which imports only numpy, grpc and protobuf."""
 
 from logitsieve.client.admin import AdminClient, AsyncAdminClient
 from logitsieve.client.connection import Tls

@@ -1,4 +1,4 @@
-"""Clients of the admin port, which load, unload and name versions of a running server."""
+"""Clients of a server's admin port, which load, unload and name versions of models."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -21,7 +21,7 @@ def drain_seconds(value: float) -> float:
 
 
 class AdminConnection(Connection):
-    """A connection with the admin port's stub, without retries."""
+    """A connection to the admin port, without retries."""
 
     other_port = "public"
 
@@ -40,29 +40,29 @@ class AdminConnection(Connection):
 
 
 class AdminClient(AdminConnection, BlockingConnection):
-    """The Admin service at `address`. A server finishes begun work after a DeadlineExceeded too."""
+    """The Admin service at `address`, which finishes what it began even after DeadlineExceeded."""
 
     def load(self, name: str, version: int, alias: str = "") -> ModelInfo:
         """Open a version, and point `alias` at it once it answers.
 
         Raises ModelNotFound, InvalidRequest if it cannot be opened, or Unavailable if the alias
-        cannot be written, without a change.
+        cannot be written; then nothing has changed.
         """
         request = pb.LoadRequest(name=name, version=str(version), alias=alias)
         return cast(ModelInfo, self._call(self._admin.Load, request, model_info))
 
     def unload(self, name: str, version: int, drain_s: float = DRAIN_S) -> ModelInfo:
-        """Send no more requests to a version, and wait `drain_s` seconds for its current ones.
+        """Send no more requests to a version, and wait up to `drain_s` seconds for current ones.
 
-        The state is "unloading" while requests use it, "unspecified" after that. Raises
-        ModelNotFound, or InvalidRequest if an alias names it.
+        The state is "unloading" while requests use it, then "unspecified". Raises ModelNotFound,
+        or InvalidRequest if an alias points at it.
         """
         drain_ms = round(drain_seconds(drain_s) * 1000)
         request = pb.UnloadRequest(name=name, version=str(version), drain_ms=drain_ms)
         return cast(ModelInfo, self._call(self._admin.Unload, request, model_info))
 
     def set_alias(self, name: str, alias: str, version: int | None) -> ModelInfo:
-        """Point `alias` at a loaded version; None removes it.
+        """Point `alias` at a loaded version; None removes the alias.
 
         Raises ModelNotFound, InvalidRequest, or Unavailable if it cannot be written.
         """

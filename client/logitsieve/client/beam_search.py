@@ -1,10 +1,10 @@
-"""Beam search on any Decoder, many sentences at once; the caller's model runs between steps.
+"""Beam search for many sentences at once, on any Decoder and the caller's model.
 
-Graves, "Sequence Transduction with Recurrent Neural Networks", 2012; the end as in Hugging Face's
-`generate`; Wu et al., "Google's Neural Machine Translation System", 2016, equation 14 ("gnmt").
+Graves 2012, Sequence Transduction with Recurrent Neural Networks; Wu et al. 2016, Google's Neural
+Machine Translation System, equation 14 ("gnmt"). It ends as Hugging Face's `generate` does.
 
-Shape letters: S sentences, G sentences still searched, D hidden size, K beams, P pairs a sentence,
-T tokens chosen so far.
+Shape letters: S sentences, G sentences still searched, K beams, P pairs (a hypothesis and its next
+token) a sentence, T tokens chosen so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ from logitsieve.client.stochastic_beams import Drawing, Text, draw_texts
 from logitsieve.utils.hidden import as_hidden
 
 ModelStep = Callable[[Int32, Int32], ArrayLike]
-"""(parents [R], tokens [R]) -> hidden_states [R, D] of the next tokens, by the caller's model.
+"""The caller's model: (parents [R], tokens [R]) -> hidden_states [R, D] for the next tokens.
 
-Row r continues row parents[r] of the call before (at first of the search's `hidden_states`) by
-tokens[r]. R is K for each sentence still searched.
+Row r appends tokens[r] to row parents[r] of the previous call, or of the search's `hidden_states`
+in the first call. There are K rows for each sentence still searched.
 """
 
 LengthPenalty = Literal["length", "gnmt"]
@@ -38,25 +38,25 @@ DIVISORS: dict[str, Callable[[int], float]] = {
     "length": lambda length: float(length),
     "gnmt": lambda length: (5 + length) / 6,
 }
-DEAD = np.float32(-1e9)  # score without a hypothesis; its sums stay below half
+DEAD = np.float32(-1e9)  # score of an empty place; with log-probabilities added, still below half
 MOST_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """A finished continuation of a sentence; a greater one is a better one."""
+    """A finished continuation of a sentence; better ones compare as greater."""
 
-    score: float  # log_prob under the length penalty
-    log_prob: float  # of all `tokens`
-    tokens: tuple[int, ...]  # with the final EOS, if any
+    score: float  # log_prob after the length penalty
+    log_prob: float
+    tokens: tuple[int, ...]  # with the final EOS, if there is one
 
 
 class SearchResult(NamedTuple):
-    """Hypotheses of each sentence."""
+    """The hypotheses of each sentence."""
 
     hypotheses: list[list[Hypothesis]]  # [S] up to n_best, best first
-    proven: Bool  # [S] every step proven
-    steps: int  # calls of beam_step
+    proven: Bool  # [S] True if every step was proven
+    steps: int  # number of calls of the decoder
 
 
 def beam_search(
@@ -76,19 +76,19 @@ def beam_search(
     constraints: Constraints | None = None,
     **spec: Unpack[ModelSpec],
 ) -> SearchResult:
-    """Return the best continuations of S sentences, each of at most `max_tokens` tokens.
+    """Return the best continuations of S sentences, of at most `max_tokens` tokens each.
 
-    `hidden_states` [S, D] predicts the first tokens, `step` returns the next contexts. A hypothesis
-    ends by one of `eos_ids` or at `max_tokens`, and ranks by log_prob / length ** length_penalty,
-    for "gnmt" with (5 + length) / 6 for length.
+    `hidden_states` [S, D] predicts the first tokens; `step` returns those for the next ones. A
+    hypothesis ends with one of `eos_ids` or at `max_tokens`. It is ranked by log_prob /
+    length ** length_penalty; "gnmt" replaces length by (5 + length) / 6.
 
-    `early_stopping` True leaves a sentence once `num_beams` hypotheses have finished, False when
-    the best live one would not rank among them now, "never" when it could not at `max_tokens`.
-    `constraints` hold flat lists of ids. InvalidRequest names the argument.
+    The search of a sentence stops once `num_beams` hypotheses have finished (`early_stopping`
+    True), when the best live one would not rank among them now (False), or when it could not even
+    at `max_tokens` ("never"). `constraints` hold flat lists of ids.
 
-    `sample` draws `num_beams` different texts instead, at most V, from the model's law (stochastic
-    beams), in the order drawn, of which the first `n_best` are returned: equal `seeds`, spread as
-    in `sample`, draw equal texts, and `score` is the log_prob with its Gumbel noise.
+    `sample` draws `num_beams` different texts instead, at most V, by stochastic beams, and returns
+    the first `n_best` in the order drawn. Equal `seeds`, spread as in `Decoder.sample`, draw equal
+    texts. `score` is then log_prob plus Gumbel noise.
     """
     search = _Search(
         num_beams=whole("num_beams", num_beams, 1, MOST_BEAMS // 2),
@@ -138,7 +138,7 @@ def _sampled(drawn: tuple[list[list[Text]], Bool, int], n_best: int) -> SearchRe
 def _drawing(
     search: "_Search", sentences: int, sample: bool, seeds: ArrayLike | None
 ) -> Drawing | None:
-    """InvalidRequest names an argument of ranks, which draws do not have."""
+    """Return what `draw_texts` needs, or None; InvalidRequest for arguments that draws ignore."""
     if not flag("sample", sample):
         if seeds is not None:
             raise InvalidRequest("seeds", "some", "none unless sample is True")
@@ -176,7 +176,7 @@ class _Search:
 
     @property
     def pairs(self) -> int:
-        """P: K or more of them do not end in EOS."""
+        """P, so that at least K pairs do not end in EOS."""
         return max(2, 1 + len(self.eos_ids)) * self.num_beams
 
     def rank(self, log_prob: float, length: int) -> float:
@@ -200,7 +200,7 @@ class _Pool:
         push(self.heap, finished)
 
     def settled(self, best_live: float, length: int) -> bool:
-        """Check that no live hypothesis of this length, at best this good, is worth more."""
+        """Return True if no live hypothesis of this length, with at most this score, can rank."""
         search = self._search
         if length == search.max_tokens or best_live < DEAD / 2:
             return True
@@ -216,9 +216,9 @@ class _Pool:
 def _advance(
     search: _Search, live: _Live, reply: BeamStepReply, pools: Sequence[_Pool]
 ) -> tuple[_Live, Int32]:
-    """Return the live hypotheses and the rows of `live` [G x K] that they continue.
+    """Return the next live hypotheses, and the rows of `live` [G x K] that they continue.
 
-    Pairs that finish go into the pools: only the best K may.
+    Pairs that finish go into the pools if they are among the best K.
     """
     beams, length = search.num_beams, live.tokens.shape[2] + 1
     scores = np.where(reply.tokens < 0, DEAD, reply.scores)  # [G, P]

@@ -1,4 +1,4 @@
-"""A channel to a server: TLS, API key, timeout, a limit on calls in flight, our exceptions."""
+"""Connections to a server, with TLS, API keys, timeouts and a limit on calls in flight."""
 
 import os
 import re
@@ -23,10 +23,10 @@ from logitsieve.utils.environment import is_loopback
 from logitsieve.v1.rpcs import TIMEOUT
 
 MAX_TIMEOUT_S = 3600.0
-MARK = 0.25  # share of its time that a call may wait; servers refuse from a half
+MARK = 0.25  # share of its timeout after which a waiting call counts as late; servers refuse at 0.5
 CUT = 0.9
-CUT_S = 0.05  # between two cuts: waits come in crowds
-LEAST = 8  # the lowest limit
+CUT_S = 0.05  # between two cuts, as many calls are late together
+LEAST = 8  # lowest limit
 RETRY_S = 0.1
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -35,11 +35,11 @@ Awaiting = Coroutine[Any, Any, T]
 
 
 class Throttle:
-    """Holds calls back while servers are crowded; thread-safe.
+    """Limits the calls in flight while servers are crowded. Thread-safe.
 
-    Refusing a call costs a server nearly as much as answering it. So a client limits its calls in
-    flight, like TCP's window: the limit grows with answers, and shrinks when a call is refused or
-    waits long. Before that there is none. Jacobson (1988), Congestion avoidance; RFC 3168.
+    Refusing a call costs a server nearly as much as answering it. So the client has a limit like
+    TCP's congestion window, which grows with answers and shrinks when a call is refused or waits
+    long; at first there is none. Jacobson (1988), Congestion avoidance; RFC 3168.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -49,7 +49,7 @@ class Throttle:
         self.in_flight = 0
 
     def enter(self) -> None:
-        """Count a call until it `leave`s; Overloaded if it is held back."""
+        """Count a call that begins, or raise Overloaded."""
         with self._lock:
             if self.in_flight >= self.limit:
                 reason = f"held back here, with {self.in_flight} in flight: servers are crowded"
@@ -57,7 +57,7 @@ class Throttle:
             self.in_flight += 1
 
     def leave(self, crowded: bool) -> None:
-        """Count the end of a call; `crowded`: it was refused, late, or waited long."""
+        """Count a call that ends; `crowded` if it was refused, late or waited long."""
         with self._lock:
             if not crowded:
                 self.limit += 1 / self.limit
@@ -69,14 +69,14 @@ class Throttle:
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """PEM files: the authorities to trust, and the client's certificate."""
+    """PEM files: trusted authorities (by default gRPC's), and the client's certificate and key."""
 
-    ca: Path | str | None = None  # None: gRPC's own list
-    cert: Path | str | None = None  # with its key, if the server asks for one
+    ca: Path | str | None = None
+    cert: Path | str | None = None
     key: Path | str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files; InvalidRequest names one."""
+        """Read the files, or raise InvalidRequest."""
         if (self.cert is None) != (self.key is None):
             missing = "tls.key" if self.key is None else "tls.cert"
             raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
@@ -116,14 +116,14 @@ class AsyncClosing(ABC):
 class Connection:
     """A channel of `grpc` or `grpc.aio`, which connects at the first call.
 
-    Work is written once, in coroutines that await only `_sent`. A blocking client's waits for no
-    event loop, so `_run` finishes them at once.
+    Methods are coroutines that await only `_sent`, so that blocking clients share them: there
+    `_sent` never suspends, and `_run` returns the result at once.
     """
 
-    other_port = "admin"  # perhaps meant instead
+    other_port = "admin"  # named in errors, as the user may have meant it
     api: Any = grpc
-    _sent: Any  # takes a call of `api`
-    _run: Any  # takes a coroutine, and returns it to be awaited or its result
+    _sent: Any
+    _run: Any
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Connection:
         self._exception = partial(
             to_exception, address=self.address, tls=tls is not None, other_port=self.other_port
         )
-        if _is_this_machine(address):  # or its key would go to a proxy
+        if _is_this_machine(address):  # a proxy would get the API key
             options = [*options, ("grpc.enable_http_proxy", 0)]
         if tls is None:
             self._channel = self.api.insecure_channel(self.address, options=options)
@@ -154,10 +154,7 @@ class Connection:
             self._channel = self.api.secure_channel(self.address, credentials, options=options)
 
     def with_options(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Self:
-        """Return this client with another timeout and more metadata, on the same connection.
-
-        InvalidRequest names `timeout_s` or `metadata`.
-        """
+        """Return a client with another timeout or more metadata that shares this connection."""
         other = copy(self)
         if timeout_s is not None:
             other.timeout_s = seconds(timeout_s)
@@ -168,8 +165,8 @@ class Connection:
         return self._run(self._read(method, request, read))
 
     async def _read(self, method: Any, request: Any, read: Callable[[Any], T]) -> T:
-        """Call, unless held back while servers are crowded; raise our exceptions."""
-        left = time_left()  # of the computation around this call
+        """Make a call if the throttle admits it, and translate errors to our exceptions."""
+        left = time_left()  # for the computation that makes this call
         timeout_s = self.timeout_s if left is None else min(self.timeout_s, max(0.0, left))
         metadata = (*self._metadata, (TIMEOUT, str(ceil(timeout_s * 1000))))
         self._throttle.enter()
@@ -189,7 +186,7 @@ class Connection:
 
 
 class BlockingConnection(Connection, Closing):
-    """A connection of blocking calls; thread-safe."""
+    """A connection for blocking calls. Thread-safe."""
 
     def close(self) -> None:
         """Close the channel; calls in flight fail."""
@@ -203,11 +200,11 @@ class BlockingConnection(Connection, Closing):
             work.send(None)
         except StopIteration as end:
             return cast(T, end.value)
-        raise AssertionError("it awaits only what does not wait")
+        raise AssertionError("a blocking `_sent` never suspends")
 
 
 class AsyncConnection(Connection, AsyncClosing):
-    """A connection of one event loop."""
+    """A connection for one event loop."""
 
     api = grpc.aio
 
@@ -223,7 +220,7 @@ class AsyncConnection(Connection, AsyncClosing):
 
 
 def seconds(value: float) -> float:
-    """Check `timeout_s`."""
+    """Check a timeout."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
@@ -231,7 +228,7 @@ def seconds(value: float) -> float:
 
 
 def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
-    """Check a key and its value; InvalidRequest does not show the value."""
+    """Check a key and its value, which InvalidRequest does not show."""
     key, value = pair
     if not re.fullmatch("[0-9a-z_.-]+", key) or key.startswith(("grpc-", "logitsieve-")):
         raise InvalidRequest("metadata", f"the key {key!r:.80}", "lower-case letters, digits, -_.")
@@ -243,7 +240,7 @@ def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
 
 
 def to_metadata(api_key: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """Make the metadata; InvalidRequest if a key would leave the machine unencrypted."""
+    """Return an API key's header; InvalidRequest if it would leave this machine unencrypted."""
     if not api_key:
         return ()
     if not _is_printable(api_key) or " " in api_key:
@@ -258,7 +255,7 @@ def _is_printable(text: str) -> bool:
 
 
 def _is_this_machine(address: str) -> bool:
-    """Check "host:port", "[host]:port" or "ipv4:host:port,host:port"."""
+    """Return True if all of "host:port", "[host]:port" or "ipv4:host:port,host:port" are local."""
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
         return True

@@ -1,4 +1,4 @@
-"""A decoder over gRPC, by calls on one channel, and a server's models as values."""
+"""Decoders over gRPC, and descriptions of a server's models."""
 
 import asyncio
 import json
@@ -29,12 +29,12 @@ from logitsieve.v1.rpcs import Rpc
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that a request may hold."""
+    """A server's limits on one request."""
 
     max_rows: int
     max_k: int  # answers, scored ids or beams a row
     max_samples: int  # draws a row
-    max_constraint_ids: int  # and words of masks, in all constraints together
+    max_constraint_ids: int  # ids and words of masks, in all constraints together
     max_request_bytes: int
 
 
@@ -44,7 +44,7 @@ class PointInfo:
 
     head: str
     knobs: Mapping[str, float]
-    rows: int  # of the timed batch
+    rows: int  # size of the timed batch
     us_per_row: float  # on the builder's machine
     precision_at: Mapping[int, float]  # k -> P@k
     mass_kept: float
@@ -53,12 +53,12 @@ class PointInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """A version of a model; a list of models has no `points`."""
+    """A version of a model; lists of models leave `points` out."""
 
     name: str
     version: str
     state: str  # "loading", "available", "unloading" or "failed"
-    error: str  # why it failed
+    error: str  # why it has failed
     digest: str
     aliases: tuple[str, ...]
     vocab_size: int
@@ -98,14 +98,14 @@ TIMEOUT_S = 5.0
 MAX_MESSAGE_BYTES = 64 << 20
 METADATA_BYTES = 64 << 10
 
-# gRPC retries after the server's grpc-retry-pushback-ms, until the deadline; not while failures
-# outnumber successes by 500. A stopping server ends calls by CANCELLED.
+# gRPC retries after the server's grpc-retry-pushback-ms, until the deadline, and stops while
+# failures outnumber successes by 500. A server that shuts down ends calls by CANCELLED.
 SERVICE_CONFIG = json.dumps(
     {
         "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1},
         "loadBalancingConfig": [{"round_robin": {}}],
         "methodConfig": [
-            # Not streams: of one that was retried, gRPC may never tell the end.
+            # Streams are not retried, since gRPC may never report the end of a retried one.
             {"name": [{"service": "logitsieve.v1.Decoder", "method": "Decode"}]},
             {
                 "name": [{}],
@@ -126,8 +126,8 @@ MIN_KEEPALIVE_S = 10.0  # servers refuse more frequent pings
 PING_S = 5.0
 
 POLL_S = 0.1
-SERVING = b"\x08\x01"  # a HealthCheckResponse, without grpcio-health-checking
-COMING = (  # or too busy for the check
+SERVING = b"\x08\x01"  # a HealthCheckResponse; so grpcio-health-checking is not needed
+COMING = (  # the server is starting, or too busy for the check
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
@@ -136,14 +136,14 @@ COMING = (  # or too busy for the check
 
 
 def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[tuple[str, Any]]:
-    """Return options to retry, spread calls, reconnect and notice a dead server."""
+    """Return channel options for retries, load balancing, reconnection and keepalive."""
     options = [
         ("grpc.service_config", SERVICE_CONFIG),
-        # gRPC retries no larger call: by default 256 KiB.
+        # gRPC does not retry larger calls; its default is 256 KiB.
         ("grpc.per_rpc_retry_buffer_size", max_message_bytes + METADATA_BYTES),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        # Or a restarted server is found after minutes.
+        # With the default backoff, a restarted server would be found after minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
@@ -160,7 +160,7 @@ def channel_options(max_message_bytes: int, keepalive_s: float | None) -> list[t
 
 
 class DecoderConnection(Connection):
-    """A connection with the public port's stubs."""
+    """A connection to the public port."""
 
     _sleep: Any
 
@@ -212,7 +212,7 @@ class DecoderConnection(Connection):
             except grpc.RpcError as failure:
                 if failure.code() not in COMING:
                     raise self._exception(failure) from failure
-                if failure.code() != grpc.StatusCode.DEADLINE_EXCEEDED:  # of this check
+                if failure.code() != grpc.StatusCode.DEADLINE_EXCEEDED:  # it explains nothing
                     why = str(self._exception(failure))
             if monotonic() >= until:
                 message = f"{self.address} is not ready within {timeout_s:g} s: {why}"
@@ -221,38 +221,38 @@ class DecoderConnection(Connection):
 
 
 class DecoderClient(DecoderConnection, BlockingConnection, RemoteDecoder):
-    """A decoder at `address`, else LOGITSIEVE_ADDRESS, else localhost:50051; thread-safe.
+    """A decoder at `address`, by default LOGITSIEVE_ADDRESS or localhost:50051. Thread-safe.
 
-    Several servers share the calls: "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a name of all. A call
-    with its retries takes at most `timeout_s` seconds, up to an hour; a server silent for
-    `keepalive_s` is pinged. Messages over `max_message_bytes` raise RequestTooLarge. `api_key`, by
-    default LOGITSIEVE_API_KEY, needs `tls` except for this machine. `options` are gRPC's channel
-    arguments.
+    "ipv4:10.0.0.1:50051,10.0.0.2:50051", or a host name with several addresses, balances calls
+    between servers. A call takes at most `timeout_s` seconds with its retries, up to an hour, and a
+    server that is silent for `keepalive_s` is pinged. Messages over `max_message_bytes` raise
+    RequestTooLarge. `api_key`, by default LOGITSIEVE_API_KEY, needs `tls` unless the server is on
+    this machine. `options` are gRPC's channel arguments.
     """
 
     _sleep = staticmethod(time.sleep)
 
     def wait_until_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until a model answers; DeadlineExceeded after `timeout_s`, or the client's."""
+        """Wait until a model answers; DeadlineExceeded after `timeout_s` (the client's)."""
         timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
         return self._run(self._until_ready(timeout_s))
 
     def stream(self, *, timeout_s: float | None = None) -> DecodeStream:
-        """Open a decoder with one stream for its calls, each within `timeout_s`; close it."""
+        """Open a decoder that sends its calls over one stream, each with this timeout; close it."""
         return DecodeStream(self._decoder.Decode, self._stream_options(timeout_s))
 
     def models(self) -> list[ModelInfo]:
-        """Return every version of the server, without operating points."""
+        """Return every version of every model, without operating points."""
         return self._run(self._listed())
 
     def model(self, name: str) -> ModelInfo:
-        """Return the version for "name", "name@version" or "name:alias"; ModelNotFound."""
+        """Return the model "name", "name@version" or "name:alias"; or ModelNotFound."""
         request = pb.GetModelRequest(model=name)
         return cast(ModelInfo, self._call(self._models.Get, request, model_info))
 
 
 class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder):
-    """A `DecoderClient` for one event loop."""
+    """A `DecoderClient` for one event loop: its methods are coroutines."""
 
     _sleep = staticmethod(asyncio.sleep)
 
@@ -261,5 +261,5 @@ class AsyncDecoderClient(DecoderConnection, AsyncConnection, AsyncRemoteDecoder)
     model = awaited(DecoderClient.model)
 
     def stream(self, *, timeout_s: float | None = None) -> AsyncDecodeStream:
-        """Open a stream like a `DecoderClient`."""
+        """Open a stream as `DecoderClient.stream` does."""
         return AsyncDecodeStream(self._decoder.Decode, self._stream_options(timeout_s))

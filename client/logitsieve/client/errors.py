@@ -1,4 +1,4 @@
-"""gRPC status and the `logitsieve-error-bin` trailer -> our exceptions."""
+"""Translate gRPC statuses and the trailer `logitsieve-error-bin` to our exceptions."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ from logitsieve.api import errors
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import TRAILER
 
-UNSENT = "Internal error from Core"  # of the client, as the call ended while it sent a message
-# gRPC's words for a failed connection -> hints without and with TLS
+UNSENT = "Internal error from Core"  # gRPC's text if a call ends while the client sends a message
+# gRPC's texts for failed connections, and hints without and with TLS.
 NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "errors resolving")
 HINTS: dict[str, tuple[str, str]] = {
     "Connection refused": ("nothing answers at {}: is `logitsieve serve` running there?",) * 2,
@@ -28,9 +28,9 @@ HINTS: dict[str, tuple[str, str]] = {
 def to_exception(
     failure: grpc.RpcError, address: str = "", tls: bool = False, other_port: str = ""
 ) -> errors.LogitsieveError:
-    """Return the exception that in-process code would have raised.
+    """Return the exception that a decoder in process would have raised.
 
-    Without the server's trailer, its text is gRPC's, or a hint about the address and `other_port`.
+    Without the server's trailer its text is gRPC's, or a hint about the address or `other_port`.
     """
     error, code = _trailer(failure), failure.code()
     if not error.message:
@@ -42,7 +42,6 @@ def to_exception(
 
 
 def of_message(error: pb.Error) -> errors.LogitsieveError:
-    """Return the exception for the Error of a stream's message."""
     return EXCEPTIONS.get(STATUS.get(error.code, grpc.StatusCode.UNKNOWN), _internal)(error)
 
 
@@ -70,7 +69,7 @@ def _trailer(failure: grpc.RpcError) -> pb.Error:
 
 
 def _invalid(error: pb.Error) -> errors.LogitsieveError:
-    # "field: got X, allowed: Y", perhaps cut short
+    # The message is "field: got X, allowed: Y", which may have been shortened.
     field = error.field or "request"
     got, _, allowed = error.message.removeprefix(f"{field}: got ").partition(", allowed: ")
     kind = errors.InvalidKnob if field.startswith("knobs.") else errors.InvalidRequest
@@ -80,7 +79,7 @@ def _invalid(error: pb.Error) -> errors.LogitsieveError:
 
 
 def _exhausted(error: pb.Error) -> errors.LogitsieveError:
-    # gRPC refuses a large message without our trailer.
+    # gRPC itself refuses large messages, without our trailer.
     if "larger than max" in error.message:
         return errors.RequestTooLarge("request", error.message, "the limits that models() shows")
     return errors.Overloaded(error.message, error.retry_after_ms / 1000)
@@ -101,7 +100,7 @@ EXCEPTIONS: dict[grpc.StatusCode, Callable[[pb.Error], errors.LogitsieveError]] 
     grpc.StatusCode.UNAUTHENTICATED: _about_field(errors.Unauthenticated),
     grpc.StatusCode.PERMISSION_DENIED: _about_field(errors.PermissionDenied),
     grpc.StatusCode.UNAVAILABLE: _about_field(errors.Unavailable),
-    # The client was closed, or the server stops.
+    # The client was closed, or the server is shutting down.
     grpc.StatusCode.CANCELLED: _about_field(errors.Unavailable),
     grpc.StatusCode.DEADLINE_EXCEEDED: _about_field(errors.DeadlineExceeded),
     grpc.StatusCode.UNIMPLEMENTED: _about_field(errors.Unimplemented),

@@ -1,6 +1,6 @@
-"""`attach`: a Decoder instead of the output layer of a Hugging Face model.
+"""Let a Decoder replace the output layer of a Hugging Face model.
 
-`model.generate` then runs without computing all V logits. The parameters, tied ones too, stay.
+`model.generate` then computes few of the V logits. The layer's parameters stay in the model.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def attach(
     editors: tuple[type[LogitsProcessor], ...] = (),
     **spec: Unpack[ModelSpec],
 ) -> Attachment:
-    """Let `decoder` answer for the output layer of `model`, until `detach` or the end of `with`.
+    """Let `decoder` replace the output layer of `model`, until `detach` or the end of `with`.
 
-    Logits are exact at the `k` best ids of each row, or more if `generate` needs them; the others
-    share one value, so that log_softmax gives logit - log Z. If `generate` samples without a
+    Logits are exact at the `k` best ids of each row, or at more if `generate` needs them. The other
+    ids share one value, such that log_softmax gives logit - log Z. If `generate` samples without a
     `top_k`, the decoder draws, seeded by torch's global generator.
 
-    `spec` are the decoder's keywords; the `normalizer` is by default `score`'s, for beams
-    `approximate`, or `full` beside a `head`, `exact`, `max_error` or `width`. `editors` are
-    classes of your own logits processors that read only `input_ids`; they are called twice a step.
+    `spec` are the decoder's keywords. The default `normalizer` is `score`'s; for beams it is
+    `approximate`, or `full` with a `head`, `exact`, `max_error` or `width`. `editors` are classes
+    of your own logits processors that read only `input_ids`; they are called twice a step.
 
-    InvalidRequest if the output layer is no plain nn.Linear (it has hooks, an adapter, a forward of
-    its own) or the index is another matrix's; from `generate`, if logits change after the layer, or
-    a setting would change the draws' law.
+    Raises InvalidRequest if the output layer is not a plain nn.Linear (it has hooks, an adapter or
+    its own forward) or the index is of another matrix. `generate` raises it if logits are changed
+    after the layer, or for a setting that would change the distribution of draws.
     """
     layer = model.get_output_embeddings()
     if not isinstance(layer, nn.Linear):
@@ -107,19 +107,19 @@ class Attachment:
         self._prepare: Any = model._get_logits_processor
         self._bias: Tensor | None = getattr(model, "final_logits_bias", None)
         model.set_output_embeddings(head)
-        if self._bias is not None:  # the index holds it
+        if self._bias is not None:  # the index includes it
             model.final_logits_bias = torch.zeros_like(self._bias)
         model.generate = self.generate
-        model.init_continuous_batching = _refuse_batching  # of generate_batch, too
+        model.init_continuous_batching = _refuse_batching  # generate_batch calls it too
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
     def _watch_last(self) -> None:
-        """Look at the logits after all hooks that the model has by now."""
+        """Check logits after all hooks that the model has by now."""
         self._watch.remove()
         self._watch = self.model.register_forward_hook(self._refuse_changed_logits)
 
     def detach(self) -> None:
-        """Restore the output layer; a second call does no harm."""
+        """Restore the output layer; may be called again."""
         if self.model.get_output_embeddings() is not self.head:
             return
         self.model.set_output_embeddings(self._layer)
@@ -135,19 +135,19 @@ class Attachment:
         self.detach()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's own `generate`; InvalidRequest unless greedy, by sampling or beams."""
+        """Run the model's `generate`, greedy, sampling or with beams; else InvalidRequest."""
         if kwargs.get("assistant_model") is not None:
             raise InvalidRequest("assistant_model", "a model", "none: decoding is not assisted")
         if kwargs.get("custom_generate") is not None:
             raise InvalidRequest("custom_generate", "a loop of its own", "none: it may draw anyhow")
-        if kwargs.get("cache_implementation") == "paged":  # has its own sampler
+        if kwargs.get("cache_implementation") == "paged":  # it has its own sampler
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
         self._watch_last()
         self.model._get_logits_processor = self._processors
         shared = self.model.config.is_encoder_decoder and not hasattr(self.model, "_reorder_cache")
         if shared:
             self.model._reorder_cache = _reordered
-        self.head.whole = True  # for questions before the search, such as Whisper's language
+        self.head.whole = True  # for calls before the search, such as Whisper's language detection
         try:
             made = self._generate(*args, **kwargs)
             if self.head.drawing:
@@ -175,7 +175,7 @@ class Attachment:
         first += [NoSpeech(self.head, each) for each in unheard]
         editing = editing_processors(prepared, self._editors)
         best = count_of_best(prepared)
-        if mode is GenerationMode.BEAM_SAMPLE and not best:  # needs all logits
+        if mode is GenerationMode.BEAM_SAMPLE and not best:  # it needs all logits
             raise InvalidRequest("top_k", 0, "1 or more, or a top_h, where beams are drawn")
         if mode is GenerationMode.SAMPLE and not best:
             drawn = DecoderDraws(self.head, editing, draw_options(prepared))
@@ -204,7 +204,7 @@ class Attachment:
 def _refuse_another_matrix(
     layer: nn.Linear, bias: Tensor | None, decoder: Decoder, k: int, spec: ModelSpec
 ) -> None:
-    """InvalidRequest unless the decoder's logits are the layer's, up to its rounding."""
+    """InvalidRequest unless the decoder's logits are the layer's, up to rounding."""
     hidden_BD = _random_contexts(layer.in_features)
     reply = decoder.topk(hidden_BD.numpy(), k, **spec)
     ids_BK = torch.from_numpy(reply.ids).long()
@@ -217,7 +217,7 @@ def _refuse_another_matrix(
         if each is not None:
             added_BK = each.detach().cpu().double().flatten()[ids_BK]
             logits_BK, magnitude_BK = logits_BK + added_BK, magnitude_BK + added_BK.abs()
-    # Sums of float32; numbers of W that the index has rounded, each for itself.
+    # Errors are of float32 sums, and of the index's rounding of each number of W.
     sums, stored = (torch.finfo(kind).eps for kind in (torch.float32, layer.weight.dtype))
     gap_BK = (logits_BK - torch.from_numpy(reply.logits)).abs()
     if (gap_BK > 8 * (sums * magnitude_BK + stored * parts_BKD.norm(dim=2))).any():
@@ -233,13 +233,13 @@ def _normalizer_of(decoder: Decoder, dim: int, spec: ModelSpec) -> Any:
 
 
 def _pairs(config: GenerationConfig) -> int:
-    """Return how many best ids of a row the choice depends on."""
+    """Return how many best ids of a row beam search needs, or 1."""
     beams, ends = config.num_beams or 1, getattr(config, "_eos_token_tensor", None)
     return max(2, 1 + (0 if ends is None else len(ends))) * beams if beams > 1 else 1
 
 
 def _reordered(cache: Any, beams: LongTensor) -> Any:
-    """Reorder a cache by `beams` [B], except the keys and values that a text's beams share."""
+    """Reorder a cache by `beams` [B], except for encoder states, which a text's beams share."""
     decoded = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
     decoded.reorder_cache(beams)
     return cache

@@ -1,6 +1,6 @@
-"""An output layer that calls a Decoder: logits of a few ids, and one value for all others.
+"""An output layer that calls a Decoder: it returns some ids' logits, and one value for all others.
 
-Shape letters: B rows, T positions, D hidden size, V vocabulary, K ids with known logits.
+Shape letters: T positions, K ids with known logits.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,11 @@ from logitsieve.api.keywords import ModelSpec, NormalizerName, SampleOptions
 
 LISTED_AT_ONCE = 512  # ids of a row in one request
 
-UNREAD = 8192.0  # the logits of a row that `generate` does not read
-BELOW = 1024.0  # a logit so far under another has no mass; finite, so that its change shows
+UNREAD = 8192.0  # stands for logits that `generate` does not read
+BELOW = 1024.0  # a logit this far below another has no mass, but is finite, so that edits show
 
 
 class LastAnswer(NamedTuple):
-    """The last answer of a head."""
-
     hidden_states: Tensor  # [B, D] on the decoder's device
     ids: Tensor  # [B, K] int64
     logits: Tensor  # [B, K] float32
@@ -36,7 +34,7 @@ class LastAnswer(NamedTuple):
 
 
 class DecoderHead(nn.Module):
-    """Replaces an nn.Linear and keeps its parameters under their names."""
+    """Replaces an nn.Linear, and has its parameters under the same names."""
 
     def __init__(
         self,
@@ -50,33 +48,33 @@ class DecoderHead(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.hidden_states: Tensor | None = None  # [B, D] of the last call
-        self.last: LastAnswer | None = None  # if logits were read
-        self._filled: Tensor | None = None  # [B, V] its logits, as `forward` returned them
+        self.last: LastAnswer | None = None  # None if logits were not read
+        self._filled: Tensor | None = None  # [B, V] the logits that `forward` returned
         self._decoder, self._spec = decoder, spec
-        self._tensors = bool(getattr(decoder, "takes_tensors", False))  # in process, on a GPU
-        self._normalizer, self._least_k = normalizer, k  # rest() sets the others
-        # Estimates of log Z would break the promise of a head, and leave the order of beams open.
+        self._tensors = bool(getattr(decoder, "takes_tensors", False))  # it is on a GPU
+        self._normalizer, self._least_k = normalizer, k
+        # An estimated log Z would not keep the promise of such a spec about the order of beams.
         promised = any(spec.get(name) for name in ("head", "exact", "width"))
         promised = promised or spec.get("max_error") is not None
         self._comparing: NormalizerName = "full" if promised else "approximate"
         self.rest()
 
     def rest(self) -> None:
-        """Answer all positions, with log Z, as outside of `generate`."""
+        """Return to the state outside of `generate`: answer all positions, with log Z."""
         self.k = self.enough = self._least_k
         self._log_z: NormalizerName | None = self._normalizer
         self.drawing = self._last_only = self._scored = self._normalised = False
-        self.unread = False  # `generate` reads no logits
-        self.whole = False  # compute all logits by the layer's own weights
-        self.guided = False  # hidden states are combined before they are answered
+        self.unread = False  # `generate` does not read logits
+        self.whole = False  # all logits are computed by the layer's own weights
+        self.guided = False  # guidance combines hidden states before the decoder sees them
         self.kept = False  # `generate` returns the logits
 
     def serve(
         self, config: GenerationConfig, best: int, drawing: bool, normalised: bool = False
     ) -> None:
-        """Answer the last position; the choice, or an edit before the draw, needs `best` ids.
+        """Prepare for `generate`, which reads the last position and chooses among `best` ids.
 
-        `normalised` scores are compared by their values, whatever was edited before.
+        `normalised` scores are compared by value, even after edits.
         """
         self.enough = min(best, self.out_features)
         self.k = max(self._least_k, self.enough)
@@ -85,18 +83,18 @@ class DecoderHead(nn.Module):
         self._normalised = normalised
         self.unread = drawing and not (best or config.output_logits)
         beams, sampling = (config.num_beams or 1) > 1, bool(config.do_sample)
-        # Warpers of a list leave no score outside it.
+        # When sampling, warpers remove all ids without exact scores.
         read = config.output_logits or beams or (self._scored and not sampling)
         self._log_z = self._normalizer if read else None
         if beams:
             self._log_z = self._spec.get("normalizer") or self._comparing
 
     def ask_for(self, k: int) -> None:
-        """Answer the steps to come with `k` ids, or twice as many as without bans."""
+        """Use `k` ids in the next steps, but at most twice as many as without bans."""
         self.k = max(self.k, min(k, 2 * max(self._least_k, self.enough), self.out_features))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Map [..., D] to float32 [..., V]; in `generate` only the last position of [B, T, D]."""
+        """Map [..., D] to float32 [..., V]; `generate` gets only the last position of [B, T, D]."""
         if torch.is_grad_enabled() and hidden_states.requires_grad:
             got = "a tensor that requires grad"
             raise InvalidRequest("hidden_states", got, "one under no_grad")
@@ -115,7 +113,7 @@ class DecoderHead(nn.Module):
         )  # hooks may change it
 
     def answered(self) -> Tensor:
-        """Return the logits [B, V] of `hidden_states`, as far as they are needed."""
+        """Return the logits [B, V] of `hidden_states`, exact where they are needed."""
         assert self.hidden_states is not None
         self.last = LastAnswer(
             self.hidden_states, *self.topk(self.hidden_states, self.k, self._log_z)
@@ -124,7 +122,7 @@ class DecoderHead(nn.Module):
         return self._filled
 
     def unchanged(self, logits: Tensor) -> bool:
-        """Check that `logits` [..., V] are those of the last call, bit for bit."""
+        """Return True if `logits` [..., V] are those of the last call, bit for bit."""
         if self._filled is None:
             return bool((logits == UNREAD).all())
         rows = logits.reshape(-1, logits.shape[-1]).to(self._filled.device)
@@ -137,7 +135,7 @@ class DecoderHead(nn.Module):
         normalizer: NormalizerName | None = None,
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the k best ids and logits [B, K], and log Z [B] under a normalizer."""
+        """Return the k best ids and their logits, [B, K], and log Z [B] if it has a normalizer."""
         spec = self._spec_with(normalizer)
         reply = self._decoder.topk(self._rows(hidden_states), k, constraints=constraints, **spec)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
@@ -146,9 +144,9 @@ class DecoderHead(nn.Module):
     def sample(
         self, constraints: Constraints | None, options: SampleOptions
     ) -> tuple[Tensor, Tensor]:
-        """Draw ids and log-probabilities [B, 1] for the last rows, by torch's generator.
+        """Draw ids [B, 1] for the last rows, seeded by torch's generator, and log-probabilities.
 
-        Unless `generate` returns scores, 0 stands for a log-probability.
+        The latter are 0 unless `generate` returns scores.
         """
         assert self.hidden_states is not None
         seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (len(self.hidden_states),), device="cpu")
@@ -162,7 +160,7 @@ class DecoderHead(nn.Module):
         return ids, log_probs if self._scored else log_probs.where(ids < 0, 0.0)
 
     def _spec_with(self, normalizer: NormalizerName | None) -> ModelSpec:
-        """Without a normalizer, no width: it would add log Z."""
+        # A width without a normalizer would make the decoder compute log Z.
         width = self._spec.get("width") if normalizer else None
         return {**self._spec, "normalizer": normalizer, "width": width}
 
@@ -175,20 +173,20 @@ class DecoderHead(nn.Module):
 
     def _ids(self, answered: Any) -> Tensor:
         ids = torch.as_tensor(answered).long()
-        if not self._tensors and int(ids.max()) >= self.out_features:  # a GPU would be waited for
+        if not self._tensors and int(ids.max()) >= self.out_features:  # on a GPU it would wait
             raise InvalidRequest("decoder", f"id {int(ids.max())}", f"under {self.out_features}")
         return ids
 
     def logits(self, hidden_states: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids [B, K] that include the mask `asked` [B, V], and their logits."""
+        """Return ids [B, K] that include those of the mask `asked` [B, V], and their logits."""
         most = int(asked.sum(1).max())
-        ids = asked.float().topk(most).indices  # other ids fill shorter rows
+        ids = asked.float().topk(most).indices  # shorter rows get other ids too
         slices = torch.split(ids, LISTED_AT_ONCE, dim=1)
         parts = [self.listed(hidden_states, part) for part in slices]
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
     def listed(self, hidden_states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distinct `ids` [B, M] by descending logits, and the logits."""
+        """Return distinct `ids` [B, M] in descending order of logits, and the logits."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
@@ -198,9 +196,9 @@ class DecoderHead(nn.Module):
         return best.to(ids.device), logits.to(ids.device)
 
     def computed_from(self, first: int) -> tuple[Tensor, Tensor]:
-        """Return all ids from `first` on and their logits for the last rows, [B, M].
+        """Return all ids from `first` on, and their logits for the last rows, [B, M].
 
-        By the layer's own weights: as many neighbouring rows cost less in one product.
+        A product with the layer's own weights is cheaper for so many adjacent rows of W.
         """
         assert self.last is not None
         bias = None if self.bias is None else self.bias[first:]
@@ -211,7 +209,7 @@ class DecoderHead(nn.Module):
 
     @property
     def valued(self) -> NormalizerName | None:
-        """The normalizer if the values of scores matter, and not only their order."""
+        """The normalizer if not only the order but the values of scores matter."""
         return self._log_z if self._scored or self._normalised else None
 
     def filled(
@@ -219,9 +217,9 @@ class DecoderHead(nn.Module):
     ) -> Tensor:
         """Return float32 [B, V] with the logits of `top` and of `more` (ids and logits [B, M]).
 
-        The other ids, of which `others` [B] count unless it is all, have the log of their mean
-        mass, at most the last logit of `top`; without log Z a logit far below, or -inf beside
-        `more`.
+        All other ids get one logit, such that they have the rest of the mass, at most the last
+        logit of `top`. `others` [B] counts those of them that are allowed. Without log Z the logit
+        is far below, or -inf if there are `more`.
         """
         if more:
             full = torch.full((len(top.ids), self.out_features), -torch.inf, device=top.ids.device)
@@ -239,7 +237,7 @@ class DecoderHead(nn.Module):
         return full
 
     def complete(self, scores: Sequence[Tensor]) -> None:
-        """Spread the remaining probability over the other ids of each row of `scores`."""
+        """Give the other ids of each row of `scores` equal parts of the remaining probability."""
         for step in scores:
             drawn = step.amax(1, keepdim=True)
             rest = torch.log(-torch.expm1(drawn)) - log(max(step.shape[1] - 1, 1))
@@ -254,14 +252,14 @@ class DecoderHead(nn.Module):
 
 
 PLAIN = "an nn.Linear that computes W h + b and nothing else; merge adapters into its weight"
-COMPUTE_WEIGHTS = (WeightNorm, SpectralNorm)  # hooks that set the weight before each call
+COMPUTE_WEIGHTS = (WeightNorm, SpectralNorm)  # these hooks only set the weight before each call
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-SIZES = 1.0, 64.0  # of contexts: caps show at large logits
-ROUNDING = 8  # in units of the type's last place
+SIZES = 1.0, 64.0  # factors of hidden states, as caps show in large logits
+ROUNDING = 8  # in units of the type's epsilon
 
 
 def refuse_more_than_linear(layer: nn.Linear) -> None:
-    """Raise InvalidRequest, naming the addition, if the layer computes more than W h + b."""
+    """Raise InvalidRequest if the layer computes more than W h + b."""
     if found := _more(layer):
         raise InvalidRequest("model", f"an output layer with {found}", PLAIN)
     weight, bias = layer.weight, layer.bias

@@ -1,11 +1,11 @@
-"""Logits processors that call `generate`'s own, or draw instead of them.
+"""Logits processors that run `generate`'s own on few logits, or draw instead of them.
 
-Processors that edit single ids read only `input_ids`, so a row of ones shows which: KnownLogits
-finds their logits, DecoderDraws turns edits into constraints. Bans need no logits if enough of the
-best ids are left. Warpers read a row: if the first leaves K ids, K exact logits suffice; otherwise
-the decoder draws.
+Processors that edit single ids depend only on `input_ids`, so applying them to a row of ones shows
+which ids they edit. KnownLogits computes the logits of these; DecoderDraws turns the edits into
+constraints. Bans need no logits if enough of the best ids are left. Warpers need K exact logits if
+the first one leaves K ids; otherwise the decoder draws.
 
-Shape letters: B rows, V vocabulary, K ids with known logits.
+Shape letters: K ids with known logits.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from logitsieve.api.mask import packed
 from logitsieve.client.huggingface_head import DecoderHead, LastAnswer
 from logitsieve.client.huggingface_whisper import first_timestamp, without_mass
 
-FEW = 32  # of so many ids, one is listed; more make a mask
-MASKING = ("xgrammar", "outlines")  # packages whose logits processors follow a grammar
+FEW = 32  # up to V / 32 ids become a list, more become a mask
+MASKING = ("xgrammar", "outlines")  # packages with logits processors for grammars
 
 
 class GrammarMask(LogitsProcessor):
-    """Forbids what a grammar's processor does, which is called once a step: it goes on by a token.
+    """Forbids the ids that a grammar's processor sets to -inf, whatever their logits.
 
-    Such processors set logits to -inf, whatever these are.
+    The processor advances by a token at each call, so it is called once a step.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -43,7 +43,6 @@ class GrammarMask(LogitsProcessor):
         self._forbidden = torch.empty(0, 0)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Forbid ids of `scores` [B, V]."""
         if not torch.equal(self._at, input_ids):
             self._at = input_ids.clone()
             self._forbidden = self._processor(input_ids, torch.zeros_like(scores)) == -torch.inf
@@ -51,7 +50,7 @@ class GrammarMask(LogitsProcessor):
 
 
 def by_steps(processors: Sequence[Any]) -> list[LogitsProcessor]:
-    """Return the processors, those of xgrammar and outlines as masks."""
+    """Replace the processors of MASKING by masks."""
     return [
         GrammarMask(each) if type(each).__module__.partition(".")[0] in MASKING else each
         for each in processors
@@ -82,19 +81,19 @@ EDITORS: tuple[type[LogitsProcessor], ...] = (
     theirs.ForcedEOSTokenLogitsProcessor,
     theirs.ExponentialDecayLengthPenalty,
 )
-# Settings for a decoder's draws, in `generate`'s order; also the processors' attributes.
+# In `generate`'s order, the settings that decoders have too, which are the processors' attributes.
 DRAWN: dict[type[LogitsProcessor], str] = {
     theirs.TemperatureLogitsWarper: "temperature",
     theirs.TopPLogitsWarper: "top_p",
     theirs.MinPLogitsWarper: "min_p",
 }
-# Settings that need all logits, and the processors' attributes.
+# Settings that need all logits, with the processors' attributes.
 WHOLE_ROW: dict[type[LogitsProcessor], tuple[str, str]] = {
     theirs.TypicalLogitsWarper: ("typical_p", "mass"),
     theirs.EpsilonLogitsWarper: ("epsilon_cutoff", "epsilon"),
     theirs.EtaLogitsWarper: ("eta_cutoff", "epsilon"),
 }
-# Warpers that need only the best ids, and their attributes.
+# Warpers that need only the best ids, with their attributes.
 LISTED: dict[type[LogitsProcessor], str] = {
     theirs.TopKLogitsWarper: "top_k",
     theirs.TopHLogitsWarper: "top_n",
@@ -123,7 +122,7 @@ def editing_processors(
 
 
 def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
-    """Return how many best ids of a row the warpers depend on; 0: all."""
+    """Return how many best ids of a row the warpers need; 0 if they need all."""
     for processor in processors:
         if attribute := LISTED.get(type(processor)):
             return int(getattr(processor, attribute))
@@ -133,9 +132,9 @@ def count_of_best(processors: Sequence[LogitsProcessor]) -> int:
 
 
 def draw_options(processors: Sequence[LogitsProcessor]) -> SampleOptions:
-    """Return the options of `Decoder.sample` for the law of these warpers.
+    """Return the options of `Decoder.sample` that draw as these warpers do.
 
-    InvalidRequest names a setting that `sample` lacks, or one out of order.
+    InvalidRequest names a setting that `sample` lacks, or one that is out of order.
     """
     order: list[type[LogitsProcessor]] = [*DRAWN, theirs.LogitNormalization]
     options: dict[str, float] = {}
@@ -168,7 +167,7 @@ def _refuse_variant(processor: Any, setting: str) -> None:
 
 
 class KnownLogits(LogitsProcessor):
-    """Runs `processors` over the logits that they need; `editing` of them edit single ids."""
+    """Runs `processors` on the logits that they need; those in `editing` edit single ids."""
 
     def __init__(
         self,
@@ -182,7 +181,6 @@ class KnownLogits(LogitsProcessor):
         self._first = first_timestamp(editing)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Edit `scores` [B, V]: logits, or for beams log-probabilities."""
         last = self._head.last
         assert last is not None
         assert len(last.ids) == len(scores)
@@ -209,7 +207,7 @@ class KnownLogits(LogitsProcessor):
         scores: Tensor,
         read: tuple[Tensor, Tensor] | None,
     ) -> Tensor | None:
-        """Edit `scores`, if the best ids of `last` and `read` decide which ids are left."""
+        """Edit `scores` if enough of the best ids in `last` and `read` remain; else None."""
         ids, logits = last.ids.to(scores.device), last.logits.to(scores.device)
         log_softmax = scores.gather(1, ids[:, :1]) - logits[:, :1]
         if read is not None:
@@ -218,18 +216,18 @@ class KnownLogits(LogitsProcessor):
         edited = _edited(self._processors, input_ids, scores)
         enough = (edited.gather(1, ids) != -torch.inf).sum(1) >= self._head.enough
         if read is not None:
-            # Text outside of `last` is below its last logit, so it would have been forbidden too.
+            # If timestamps outweigh the last logit of `last`, all other text is forbidden as well.
             above = edited[:, self._first :].logsumexp(1) > (logits[:, -1:] + log_softmax)[:, 0]
             enough = torch.where(edited[:, : self._first].amax(1) == -torch.inf, above, enough)
         return edited if enough.all() else None
 
     def _allowed(self, last: LastAnswer, allowed: Tensor) -> Tensor:
-        """Return logits [B, V], exact at the best ids of a mask; the forbidden ones do not matter.
+        """Return logits [B, V] that are exact at the best allowed ids.
 
-        A row that allows fewer ids than the choice may need asks for some others beside them.
+        A row with fewer allowed ids than the choice may need gets some others too.
         """
         count, left = self._head.enough, allowed.sum(1)
-        if 2 * int(left.min()) > allowed.shape[1]:  # more of the best ids may do without a mask
+        if 2 * int(left.min()) > allowed.shape[1]:  # next time more best ids may make this needless
             self._head.ask_for(2 * last.ids.shape[1])
         more = (~allowed).cumsum(1) <= (count - left).clamp(min=0)[:, None]
         mask, rows = Constraints(mask=packed((allowed | more).cpu().numpy())), last.hidden_states
@@ -239,7 +237,7 @@ class KnownLogits(LogitsProcessor):
     def _known(
         self, last: LastAnswer, touched: Tensor, dead: Tensor, read: tuple[Tensor, Tensor] | None
     ) -> Tensor:
-        # The other ids' mean is right if the dead ones are not among them.
+        # The other ids' mean mass must not include forbidden ids, so these are computed.
         asked = touched.clone() if self._head.valued else touched & ~dead
         if read is not None:
             touched[:, self._first :], asked[:, self._first :] = True, False
@@ -247,7 +245,7 @@ class KnownLogits(LogitsProcessor):
         few = free <= touched.shape[1] // 2
         asked |= ~touched & few[:, None]
         needed = torch.where(few, 0, torch.clamp(free, max=self._head.enough))
-        if read is not None and self._bans:  # no text is left if timestamps are above all
+        if read is not None and self._bans:  # timestamps that outweigh all text forbid it
             alive = read[1].masked_fill(dead[:, self._first :], -torch.inf)
             needed = torch.where(alive.logsumexp(1) > last.logits[:, 0], 0, needed)
         top = last
@@ -263,13 +261,12 @@ class KnownLogits(LogitsProcessor):
 
 
 class Banned(LogitsProcessor):
-    """Bans ids at each step, or at one; Transformers' own looks for them among all V."""
+    """Bans ids at each step or at one; Transformers' own processor searches all V for them."""
 
     def __init__(self, ids: Tensor, at: int | None) -> None:
         self._ids, self._at = ids, at
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Ban the ids that the vocabulary has."""
         if self._at not in (None, input_ids.shape[-1]):
             return scores
         ids = self._ids[(self._ids >= 0) & (self._ids < scores.shape[1])]
@@ -285,7 +282,7 @@ def _quick(processor: Any) -> LogitsProcessor:
 
 
 class DecoderDraws(LogitsProcessor):
-    """Draws an id for each row by the decoder, instead of `generate`'s processors."""
+    """Lets the decoder draw an id for each row, in place of `generate`'s processors."""
 
     def __init__(
         self, head: DecoderHead, editing: Sequence[LogitsProcessor], options: SampleOptions
@@ -293,22 +290,22 @@ class DecoderDraws(LogitsProcessor):
         self._head, self._options = head, options
         self._editing = [_quick(without_mass(each)) for each in editing]
         valued: list[Any] = [each for each in editing if type(each) not in BANS]
-        # Set if only a penalty changes logits of allowed ids.
+        # It is set if a penalty is all that changes logits of allowed ids.
         lone = len(valued) == 1 and type(valued[0]) in PENALTIES
         self._penalty: float | None = valued[0].penalty if lone else None
         self._first = first_timestamp(editing)
         self._known = KnownLogits(head, editing, editing)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities [B, V], -inf for ids not drawn; read `scores` gain logits."""
+        """Return log-probabilities [B, V], -inf except for the draws."""
         head = self._head
         constraints = self._constraints(input_ids, scores) if self._editing else None
         ids, log_probs = head.sample(constraints, self._options)
-        if head.kept and head.last is not None:  # `generate` keeps `scores` as logits
+        if head.kept and head.last is not None:  # `generate` returns `scores` as logits
             more = head.listed(head.last.hidden_states, ids)
             scores.copy_(head.filled(head.last, more))
         full = torch.full_like(scores, -torch.inf)
-        # For a row that is not finite a GPU answers -1 and NaN, which `multinomial` refuses.
+        # On a GPU, rows that are not finite get -1 and NaN, which `multinomial` refuses.
         return full.scatter_(1, ids.clamp(min=0).to(full.device), log_probs.to(full.device))
 
     def _constraints(self, input_ids: LongTensor, scores: Tensor) -> Constraints:
@@ -334,7 +331,7 @@ class DecoderDraws(LogitsProcessor):
         return Constraints(**sets)
 
     def _biases(self, input_ids: LongTensor, asked: Tensor) -> dict[str, Any]:
-        """Return the edits of ids `asked` [B, V] as differences to exact logits."""
+        """Return the edits of the ids `asked` [B, V] as biases, added to exact logits."""
         head = self._head
         assert head.hidden_states is not None
         ids, logits = head.logits(head.hidden_states, asked.to(head.hidden_states.device))
@@ -353,7 +350,7 @@ def _edited(editing: Sequence[LogitsProcessor], input_ids: LongTensor, row: Tens
 
 
 def _id_sets(mask: Tensor, ids: Tensor | None = None) -> IdSets:
-    """Return the true entries of a mask [B, M], or their `ids` [B, M]."""
+    """Return the places of True in a mask [B, M], or the `ids` [B, M] there."""
     offsets = np.zeros(len(mask) + 1, np.int32)
     np.cumsum(mask.sum(1).cpu().numpy(), out=offsets[1:])
     chosen = mask.nonzero()[:, 1] if ids is None else ids[mask]
@@ -361,19 +358,18 @@ def _id_sets(mask: Tensor, ids: Tensor | None = None) -> IdSets:
 
 
 GUIDE: TypeAlias = theirs.UnbatchedClassifierFreeGuidanceLogitsProcessor
-# They read the sign of a logit, which the constant changes.
+# These depend on a logit's sign. Hugging Face normalizes before it guides, which changes signs.
 SIGNED = (*PENALTIES, theirs.ExponentialDecayLengthPenalty)
 
 
 class Guided(LogitsProcessor):
-    """Replaces the rows of the prompt by the guided ones; the model reads the negative prompt."""
+    """Guides by hidden states: the head's rows become combinations with the negative prompt's."""
 
     def __init__(self, head: DecoderHead, guide: GUIDE) -> None:
         self._head, self._guide = head, guide
         self._scale = number("guidance_scale", guide.guidance_scale, -STRONGEST, STRONGEST)
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Return `scores` [B, V] with the guided logits in place, if they are read."""
         given = self._head.hidden_states
         self._guide.get_unconditional_logits(input_ids)
         negative = self._head.hidden_states
@@ -392,7 +388,7 @@ def guidance(
     mode: GenerationMode,
     model: PreTrainedModel,
 ) -> list[LogitsProcessor]:
-    """Return what guides, if anything; InvalidRequest where Hugging Face's ids would differ."""
+    """Return processors that guide; InvalidRequest if ids would differ from Hugging Face's."""
     guides = [each for each in prepared if type(each) is GUIDE]
     if not guides:
         return []

@@ -1,7 +1,7 @@
-"""The numbers that Whisper's processors read besides the best ids.
+"""Support for Whisper's logits processors, which need more than the best ids.
 
 WhisperTimeStampLogitsProcessor forbids text if all timestamps together are likelier than the best
-text. WhisperNoSpeechDetection reads one probability, at the first position of a segment.
+text. WhisperNoSpeechDetection reads one probability at the first position of a segment.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from logitsieve.client.huggingface_head import DecoderHead
 
 
 def without_mass(processor: LogitsProcessor) -> LogitsProcessor:
-    """Return a processor without its rule that compares probabilities."""
+    """Return the processor without its rule about the timestamps' probability."""
     if type(processor) is theirs.WhisperTimeStampLogitsProcessor:
         processor = copy(processor)
         processor._detect_timestamp_from_logprob = False
@@ -24,7 +24,7 @@ def without_mass(processor: LogitsProcessor) -> LogitsProcessor:
 
 
 def first_timestamp(processors: Sequence[LogitsProcessor]) -> int | None:
-    """Return the first timestamp's id if the processors read the logits of all timestamps."""
+    """Return the first timestamp's id if a processor needs all timestamps' logits."""
     for processor in processors:
         if type(processor) is theirs.WhisperTimeStampLogitsProcessor:
             return processor.timestamp_begin if processor._detect_timestamp_from_logprob else None
@@ -32,13 +32,12 @@ def first_timestamp(processors: Sequence[LogitsProcessor]) -> int | None:
 
 
 class NoSpeech(LogitsProcessor):
-    """Lets a WhisperNoSpeechDetection read logits of the layer's own weights."""
+    """Gives a WhisperNoSpeechDetection logits by the layer's own weights."""
 
     def __init__(self, head: DecoderHead, detection: Any) -> None:
         self._head, self._detection = head, detection
 
     def __call__(self, input_ids: LongTensor, scores: Tensor) -> Tensor:
-        """Return `scores` as they are."""
         detection = self._detection
         if input_ids.shape[1] == detection.begin_index:
             assert self._head.hidden_states is not None

@@ -1,6 +1,6 @@
-"""`attach`: a Decoder instead of the output layer of a llama.cpp model.
+"""Let a Decoder replace the output layer of a llama.cpp model.
 
-llama.cpp stops before the output matrix; the decoder chooses the next tokens of all sequences.
+llama.cpp stops before the output matrix, and the decoder chooses the next token of each sequence.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = [
     "attach", "generate",
 ]  # fmt: skip
 
-COMPARED, COMPARED_K = 4, 10  # random contexts and best ids
+COMPARED, COMPARED_K = 4, 10  # random hidden states, and best ids of each
 
 
 def attach(
     context: LlamaContext, decoder: Decoder | None, /, **spec: Unpack[ModelSpec]
 ) -> LlamaAttachment:
-    """Let `decoder` answer for the output layer of `context`, until `detach` or the end of `with`.
+    """Let `decoder` replace the output layer of `context`, until `detach` or the end of `with`.
 
     `spec` are its keywords. Without a decoder, llama.cpp's own layer answers until a `swap`.
 
-    InvalidRequest names `decoder` if its index is another matrix's, by hash in process, else by
-    logits of random contexts; and `context` if one is attached, or it is no LlamaContext.
+    InvalidRequest names `decoder` if its index is of another matrix, compared by hash in process
+    and otherwise by logits of random hidden states. It names `context` if one is attached already.
     """
     if not isinstance(context, LlamaContext):
         kind = f"{type(context).__module__}.{type(context).__name__}"
@@ -54,14 +54,14 @@ class LlamaAttachment:
         self._attached, context.headless = True, head.headless
 
     def swap(self, decoder: Decoder, /, **spec: Unpack[ModelSpec]) -> None:
-        """Let another decoder choose from the next token on; any thread may call it.
+        """Let another decoder choose from the next token on; any thread may call this.
 
-        InvalidRequest names `decoder`, as in `attach`.
+        It raises InvalidRequest as `attach` does.
         """
         self.head = _head(self.context.gguf, decoder, spec)
 
     def detach(self) -> None:
-        """Restore the output layer; a second call does no harm."""
+        """Restore the output layer; may be called again."""
         if self._attached:
             self._attached = self.context.headless = False
 
@@ -74,7 +74,7 @@ class LlamaAttachment:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], *, drafter: Drafter | None = None, **options: Any
     ) -> Generation:
-        """Continue the prompts by the decoder, like `generate`."""
+        """Continue the prompts as `generate` does, by the decoder."""
         if not self._attached:
             raise InvalidRequest("generate", "a decoder that is detached", "one that is attached")
         return Generation(self.context, prompts, self, GenerationOptions(**options), drafter)
@@ -87,12 +87,11 @@ def generate(
     drafter: Drafter | None = None,
     **options: Any,
 ) -> Generation:
-    """Continue prompts by llama.cpp's own output layer, if no decoder is attached.
+    """Continue prompts by llama.cpp's own output layer; iterate over the result for the tokens.
 
     `prompts` is a text, a list of token ids, or several of either, one per sequence. `options` are
-    `GenerationOptions`. Iterate over the result for the tokens. A `drafter`, such as
-    PromptLookup(), changes the speed for one prompt, and no byte. InvalidRequest names the
-    argument.
+    those of `GenerationOptions`. With one prompt, a `drafter` such as PromptLookup() may speed it
+    up without changing a byte.
     """
     if context.headless:
         raise InvalidRequest("context", "one with a decoder attached", "attached.generate(...)")
@@ -128,11 +127,11 @@ def _refuse_another_matrix(gguf: GgufModel, decoder: Decoder, spec: ModelSpec) -
             raise InvalidRequest("decoder", got, allowed)
 
 
-MARK = "\x02"  # no tokenizer joins it with what follows
+MARK = "\x02"  # no tokenizer merges it with the next character
 
 
 def grammars_of(context: LlamaContext) -> Grammars:
-    """Return the compiler of grammars for a model's tokens, which takes a second to make."""
+    """Make the compiler of grammars for a model's tokens, which takes a second."""
     every, special = range(context.gguf.vocab_size), context.special_tokens
     pieces = [context.piece(token, special=True) for token in every]
     spelled = {piece: token for token, piece in enumerate(pieces) if token not in special}
@@ -144,7 +143,7 @@ def grammars_of(context: LlamaContext) -> Grammars:
     mark = ids(MARK)
 
     def tokenize(text: str) -> Sequence[int]:
-        """Return ids that spell a text exactly: some tokenizers put a space before it."""
+        """Return ids that spell a text exactly, as some tokenizers put a space before it."""
         raw = text.encode()
         for before in (0, len(mark)):
             made = ids(MARK + text if before else text)

@@ -1,4 +1,4 @@
-"""Sequences of llama.cpp that are decoded together, a token of each at a time."""
+"""Generation by llama.cpp: sequences are decoded together, one token of each at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Token(NamedTuple):
 
     sequence: int
     id: int
-    text: str  # "" at the end, and within a character or a `stop`
+    text: str  # "" at the end, within a character, or while it may become a `stop`
 
 
 @dataclass
@@ -37,17 +37,17 @@ class GenerationCost:
 
     prompt_tokens: int = 0
     tokens: int = 0
-    head_s: float = 0.0  # in the choice of tokens
-    seconds: float = 0.0  # without prompts
+    head_s: float = 0.0  # to choose tokens
+    seconds: float = 0.0  # for all but the prompts
     prompt_s: float = 0.0
     scanned: int = 0  # exact logits computed
-    proven: int = 0  # tokens that are the full softmax's choice
+    proven: int = 0  # tokens proven to be the full softmax's choice
     drafted: int = 0  # tokens read before they were chosen
-    accepted: int = 0  # drafted tokens that were chosen
+    accepted: int = 0  # drafted tokens that were then chosen
 
 
 class Generation:
-    """An iterator over the tokens of all sequences, as decoded; `texts`, `counts` grow with it."""
+    """An iterator over the tokens of all sequences; `texts` and `counts` grow with it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Generation:
             allowed = f"1 to {context.sequences}, the context's sequences, with negative ones"
             raise InvalidRequest("prompts", f"{len(every)} prompts", allowed)
         longest, most = sum(map(len, every)), context.positions
-        if context.separate:  # each sequence has its part of the cache
+        if context.separate:  # each sequence has its own part of the cache
             longest, most = max(map(len, every)), most // context.sequences
         if longest > most:
             allowed = f"{most} at most, the positions of the cache"
@@ -107,12 +107,12 @@ class Generation:
 
     @property
     def ids(self) -> list[list[int]]:
-        """The tokens of each sequence so far."""
+        """The tokens of each sequence so far, without its prompt."""
         return [list(each.made) for each in self._sequences]
 
     @property
     def log_probs(self) -> list[list[float]]:
-        """Their log-probabilities; empty without `logprobs`."""
+        """The tokens' log-probabilities, if `logprobs` is set."""
         return [list(each) for each in self._log_probs]
 
     def _decoded(self) -> Iterator[Token]:
@@ -135,7 +135,7 @@ class Generation:
             self.counts.seconds += perf_counter() - began
 
     def _fitting(self, running: Sequence[Continuation]) -> list[int]:
-        """Return the numbers of sequences that are not over and have room for a token."""
+        """Return the numbers of sequences that have not ended and have room for a token."""
         left = [each.number for each in running if not each.over]
         fitting = {*self.context.fitting(self._with_negative(left))}
         return [number for number in left if fitting.issuperset(self._with_negative([number]))]
@@ -154,12 +154,12 @@ class Generation:
         return self._guided(self.context.step(dict(pairs)))
 
     def _with_negative(self, numbers: list[int]) -> list[int]:
-        """Return the numbers of sequences, then of their negative prompts' sequences."""
+        """Add the numbers of the sequences with the negative prompts, if there are any."""
         first = len(self._sequences)
         return numbers + [first + number for number in numbers if self._negative]
 
     def _guided(self, rows: Float32) -> Float32:
-        """Combine rows [2 B, .] of prompts and of negative ones: heads are linear in them."""
+        """Combine rows of prompts and of negative prompts, [2 B, .]; output layers are linear."""
         if not self._negative:
             return rows
         given, negative = np.split(rows, 2)
@@ -210,7 +210,7 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 def _negative(
     context: LlamaContext, prompts: list[list[int]], options: GenerationOptions
 ) -> list[list[int]]:
-    """Return the negative prompt of each of some prompts, or none without guidance."""
+    """Return the negative prompt for each prompt, or none without guidance."""
     if options.guidance_scale == 1:
         return []
     if context.gguf.softcap is not None:

@@ -1,9 +1,9 @@
 """Heads that choose the next tokens of llama.cpp's sequences: a decoder, or llama.cpp's logits.
 
-A softcap keeps the order of logits: the decoder's best ids stay the best, and their logits are
-capped here, before temperatures and penalties, as in llama.cpp.
+A softcap keeps the order of logits, so the decoder's best ids stay the best. Their logits are
+capped here, before penalties and the temperature, as in llama.cpp.
 
-Shape letters: B rows, D hidden size, V vocabulary, K ids with known logits.
+Shape letters: K ids with known logits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ from logitsieve.grammar.following import DRAWS, next_ids
 from logitsieve.grammar.matcher import Matcher, allowed_bits, allowed_ids
 from logitsieve.kernels.sampling.lists import cut_lists, list_sample
 
-ROUNDED = 2.0**-22  # of a logit: bounds its rounding to float32 and that of its cap
+ROUNDED = 2.0**-22  # bound on the relative rounding of a logit to float32 and by its cap
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowEdits:
-    """Changes of a row's logits, in the order of `Constraints`."""
+    """Edits of a row's logits, which apply in the order of `Constraints`."""
 
     banned: Sequence[int] = ()
     allowed: Sequence[int] | None = None
     bias: Mapping[int, float] = field(default_factory=dict)
     repeated: Sequence[int] = ()
     repetition_penalty: float = 1.0
-    matcher: Matcher | None = None  # of a grammar, over all of these
+    matcher: Matcher | None = None
 
     @property
     def valued(self) -> list[int]:
@@ -43,7 +43,7 @@ class RowEdits:
         return sorted({*self.bias, *repeated})
 
     def listed(self) -> Self:
-        """Return edits that list what the matcher allows."""
+        """Replace the matcher by a list of the ids that it allows."""
         if self.matcher is None:
             return self
         allowed = allowed_ids(self.matcher)
@@ -52,7 +52,7 @@ class RowEdits:
         return replace(self, allowed=allowed.tolist(), matcher=None)
 
     def applied(self, ids: Int64, logits: Float64) -> Float64:
-        """Return the edited logits [K] of `ids` [K]; -inf for refused ids."""
+        """Return the edited logits [K] of `ids` [K]; -inf for forbidden ids."""
         if self == UNEDITED:
             return logits
         edited = logits.copy()
@@ -73,8 +73,6 @@ UNEDITED = RowEdits()
 
 
 class Chosen(NamedTuple):
-    """The next token of each row, and its cost."""
-
     ids: Int32  # [B]
     scanned: Int32  # [B] exact logits computed
     proven: Bool  # [B]
@@ -83,29 +81,29 @@ class Chosen(NamedTuple):
 class Scores(NamedTuple):
     """Log-probabilities under the full softmax, before edits and temperature."""
 
-    log_probs: Float32  # [B] of the ids
-    ids: Int32  # [B, K] the best, in order
-    best: Float32  # [B, K] of these, with the bits of an equal id's
-    low: Float32  # [B] log Z is proven to lie between; or NaN
+    log_probs: Float32  # [B] of the given ids
+    ids: Int32  # [B, K] the best ids, in order
+    best: Float32  # [B, K] their log-probabilities, with equal bits for equal ids
+    low: Float32  # [B] proven bounds of log Z, or NaN
     high: Float32  # [B]
     proven: Bool  # [B]
-    scanned: Int32  # [B] logits computed, except for log Z
+    scanned: Int32  # [B] logits computed, without those for log Z
 
 
 class OutputHead(Protocol):
-    """Chooses tokens from a LlamaContext's rows: hidden_states if `headless`, else logits."""
+    """Chooses tokens from a LlamaContext's rows: hidden states if `headless`, else logits."""
 
     headless: bool
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """Return the best id of each row, or a draw by `drawing.seeds` [B]."""
+        """Return the best id of each row, or its draw if there is a `drawing`."""
 
     def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
         """Return the log-probabilities of an id and of the `k` best ids of each row."""
 
 
 class HeadSlot(Protocol):
-    """Holds the head that chooses the next token, which may be replaced."""
+    """Holds the head for the next token, which may be replaced at any time."""
 
     head: OutputHead
 
@@ -116,7 +114,6 @@ class DenseOutput:
     headless = False
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """Choose from all logits."""
         if drawing is None and all(edit == UNEDITED for edit in edits):
             chosen = rows.argmax(axis=1).tolist()
         else:
@@ -129,13 +126,12 @@ class DenseOutput:
         return Chosen(np.array(chosen, np.int32), scanned, np.zeros(len(rows), np.bool_))
 
     def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
-        """Normalize all logits, a row at a time."""
         count, vocab_size = rows.shape
         ids = np.empty((count, k), np.int32)
         log_probs = np.empty((count, 1 + k), np.float32)
         for place, (row, token_id) in enumerate(zip(rows, token_ids, strict=True)):
             least = np.partition(row, vocab_size - k)[vocab_size - k] if k else np.inf
-            best = np.flatnonzero(row >= least)  # more than k of equal ones
+            best = np.flatnonzero(row >= least)  # may be more than k, because of ties
             ids[place] = best[np.argsort(-row[best], kind="stable")[:k]]
             top = row.max().astype(np.float64)
             log_z = top + np.log(np.exp(row - top).sum())
@@ -146,7 +142,7 @@ class DenseOutput:
 
 
 class DecoderOutput:
-    """A decoder: rows are hidden_states [B, D]."""
+    """A decoder: rows are hidden states [B, D]."""
 
     headless = True
 
@@ -157,7 +153,7 @@ class DecoderOutput:
         self._vocab_size, self._softcap = vocab_size, softcap
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """Choose by the decoder; InvalidRequest names `top_k` if a softcap needs one."""
+        """Choose by the decoder; InvalidRequest if a softcap needs a `top_k`."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             listed = [edit.listed() for edit in edits]
             return self._softcapped(rows, listed, drawing, self._softcap)
@@ -177,7 +173,7 @@ class DecoderOutput:
         return Chosen(reply.ids[:, 0], reply.answer.scanned, reply.answer.proven)
 
     def scores(self, rows: Float32, token_ids: Sequence[int], k: int) -> Scores:
-        """Score by the decoder; InvalidRequest names `logprobs` for a softcap."""
+        """Score by the decoder; InvalidRequest (`logprobs`) if the model has a softcap."""
         if self._softcap is not None:
             allowed = "a model that does not bend its logits, or llama.cpp's own head"
             raise InvalidRequest("logprobs", True, allowed)
@@ -198,9 +194,10 @@ class DecoderOutput:
     def _softcapped(
         self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None, softcap: float
     ) -> Chosen:
-        """Choose among the best unchanged ids and the changed ones, by logits rounded to float32.
+        """Choose among the best unedited ids and all edited ones.
 
-        So no draw is proven, and a best id only if it is further above the second.
+        The decoder rounds logits to float32. So no draw is proven, and a best id is proven only if
+        its lead over the second exceeds the rounding.
         """
         if drawing is not None and not drawing.top_k:
             allowed = "1 or more where the model caps its logits (final_logit_softcapping)"
@@ -208,7 +205,7 @@ class DecoderOutput:
         k = 1 if drawing is None else drawing.top_k
         if as_constraints(edits) is None:
             tops = [self._decoder.topk(rows, min(k, self._vocab_size), **self._spec)]
-        else:  # each row has a number of ids of its own
+        else:  # rows have different numbers of ids
             each = [rows[place : place + 1] for place in range(len(rows))]
             tops = [self._known(row, edit, k) for row, edit in zip(each, edits, strict=True)]
         ids = [row.astype(np.int64) for top in tops for row in top.ids]
@@ -223,7 +220,7 @@ class DecoderOutput:
         return Chosen(np.array(chosen, np.int32), scanned, proven)
 
     def _known(self, row: Float32, edit: RowEdits, k: int) -> TopKReply:
-        """Return the k best unchanged ids of a row [1, D], and all changed ones."""
+        """Return the k best unedited ids of a row [1, D], and all edited ones."""
         changed = edit.valued
         edited = {*edit.banned, *changed}
         allowed = edit.allowed
@@ -250,7 +247,7 @@ class DecoderOutput:
 
 
 def _apart(edited: Float64, logits: Float64, edit: RowEdits) -> bool:
-    """Check that the best id stays the best whichever way its logit and the others were rounded."""
+    """Return True if the best id is the best however its logit and the others were rounded."""
     if len(edited) == 1:
         return True
     second, best = np.partition(edited, -2)[-2:]
@@ -259,7 +256,7 @@ def _apart(edited: Float64, logits: Float64, edit: RowEdits) -> bool:
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
-    """Return the edits of all rows; None without any."""
+    """Return the edits of all rows, or None if there are none."""
     lists: dict[str, Any] = {}
     if any(edit.banned for edit in edits):
         lists["banned"] = [list(edit.banned) for edit in edits]
@@ -275,9 +272,9 @@ def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
 
 
 def pick(ids: Int64, logits: Float64, drawing: Sampling | None, row: int) -> int:
-    """Return the best of `ids`, the lower of equal ones, or a draw by the noise of all heads.
+    """Return the best of `ids`, with ties by the lower id, or a draw by the noise of all heads.
 
-    InvalidRequest if no id is left.
+    InvalidRequest if no id is allowed.
     """
     best = logits.max()
     if best == -np.inf:

@@ -1,4 +1,4 @@
-"""A sequence of llama.cpp that a head continues: its options, its tokens, its text."""
+"""A sequence that a head continues: its options, its tokens and text, and drafts of its tokens."""
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
@@ -17,22 +17,24 @@ from logitsieve.client.llamacpp_heads import Chosen, OutputHead, RowEdits
 from logitsieve.grammar.matcher import Matcher
 from logitsieve.llamacpp import LlamaContext
 
-WIDEST_EDIT = 1e6  # of a penalty or a bias: larger ones soon make infinite logits in float32
+WIDEST_EDIT = 1e6  # larger penalties or biases soon make infinite logits in float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
     """Options of a generation; InvalidRequest for a value out of range.
 
-    Greedy at temperature 0; filters and `seeds` work as in `Decoder.sample`. Penalties apply to the
-    last `penalized` tokens, the prompt's too if `penalize_prompt`: a positive logit is divided by
-    `repetition_penalty`, a negative one multiplied, and each falls by `presence_penalty`, and by
-    `frequency_penalty` for each occurrence. `allowed` lists ids, or is a function (a grammar) from
-    a sequence's tokens, without its prompt, to that list. `grammar` makes a matcher for each
-    sequence, such as `Grammar.matcher`; a sequence ends where its matcher allows only an end. A
-    sequence ends before any text in `stop`. `logprobs` are of the full softmax, before edits. Draws
-    by a `watermark` key can be detected by it. A `guidance_scale` s other than 1 moves logits to
-    s times their own less s - 1 times those after `negative_prompt`, by default a prompt's last
+    Temperature 0 is greedy; filters and `seeds` work as in `Decoder.sample`. Penalties apply to the
+    last `penalized` tokens, with `penalize_prompt` also to the prompt's. They divide a positive
+    logit by `repetition_penalty`, multiply a negative one by it, and subtract `presence_penalty`
+    and, for each occurrence, `frequency_penalty`.
+
+    `allowed` lists ids, or is a function from a sequence's tokens without its prompt to such a
+    list. `grammar` makes a matcher for each sequence, such as `Grammar.matcher`. A sequence ends
+    where its matcher allows only an end, or before any text in `stop`; with `ignore_end` it goes on
+    after the model's end. `logprobs` are of the full softmax, before edits. A `watermark` key can
+    detect the draws that it made. A `guidance_scale` s other than 1 replaces logits x by
+    s x - (s - 1) y, where y are the logits after `negative_prompt`, by default the prompt's last
     token.
     """
 
@@ -53,7 +55,7 @@ class GenerationOptions:
     grammar: Callable[[], Matcher] | None = None
     stop: Sequence[str] = ()
     logprobs: bool = False
-    ignore_end: bool = False  # decode on after the end of the text
+    ignore_end: bool = False
     watermark: WatermarkKey | None = None
     guidance_scale: float = 1.0
     negative_prompt: str | Sequence[int] | None = None
@@ -74,7 +76,7 @@ class GenerationOptions:
             number(f"logit_bias.{token!a:.80}", bias, -WIDEST_EDIT, WIDEST_EDIT)
 
     def drawing(self, sequences: int) -> Sampling | None:
-        """Return the options of draws at step 0; None if greedy."""
+        """Return the options of the first draws; None if greedy."""
         options: Any = {name: vars(self)[name] for name in Sampling._fields if name in vars(self)}
         checked = Sampling.of(sequences, 1, options)
         return checked if checked.temperature > 0 else None
@@ -110,10 +112,10 @@ class Continuation:
     number: int
     prompt: Sequence[int]
     options: GenerationOptions
-    drawing: Sampling | None  # of one row; None: greedy
+    drawing: Sampling | None  # of one row; None if greedy
     made: list[int] = field(default_factory=list)
     stopped: bool = False  # by a text of `stop`
-    _held: str = ""  # perhaps the beginning of a `stop`
+    _held: str = ""  # text that may begin a `stop`
     _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def __post_init__(self) -> None:
@@ -140,7 +142,7 @@ class Continuation:
         return drawing._replace(seeds=key.seeds([self.made], drawing.seeds))
 
     def take(self, token: int) -> str:
-        """Append a token; return the text that is certain."""
+        """Append a token; return new text, without what may begin a `stop`."""
         self.made.append(token)
         if self.matcher is not None:
             self.matcher.accept(token)
@@ -162,20 +164,18 @@ class Continuation:
         return text[:shown]
 
     def rest(self) -> str:
-        """Return the held back text, once no token follows; U+FFFD for a begun character."""
+        """Return the text held back at the end; U+FFFD stands for an incomplete character."""
         held, self._held = self._held + self._utf8.decode(b"", final=True), ""
         return "" if self.stopped else held
 
 
 def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Chosen:
-    """Choose a token for each row, by one call of the head for all rows with equal settings.
-
-    A draw depends on its sequence's seed and number of tokens, or on its watermark's key.
-    """
+    """Choose a token for each row, with one call of the head for all rows with equal settings."""
     draws = [one.next_draw() for one in each]
     groups: dict[Any, list[int]] = {}
     for place, (one, drawing) in enumerate(zip(each, draws, strict=True)):
-        # A head takes one penalty, step, temperature and filters, and allow lists of all rows.
+        # In one call, rows share the penalty, step, temperature and filters, and all or none have
+        # allow lists.
         settings, grammar = drawing and drawing[2:], one.matcher is None
         alike = one.options.repetition_penalty, one.options.allowed is None, settings, grammar
         groups.setdefault(alike, []).append(place)
@@ -193,22 +193,22 @@ def choose(head: OutputHead, rows: Float32, each: Sequence[Continuation]) -> Cho
     return Chosen(ids, scanned, proven)
 
 
-# (a text, how many last tokens must occur earlier, a limit) -> ids that may follow
+# (text, how many of its last tokens must match, most ids) -> ids that may follow
 Drafter = Callable[[Sequence[int], int, int], Sequence[int]]
 
-SHORTEST, LONGEST = 3, 24  # tokens that must occur earlier
+SHORTEST, LONGEST = 3, 24  # tokens that must match
 MOST_DRAFTS, MOST_FORCED = 2, 8  # ids
 
 
 class PromptLookup:
-    """Drafts the tokens that followed the last ones of a text earlier in it."""
+    """Drafts the tokens that followed an earlier occurrence of a text's last tokens."""
 
     def __init__(self) -> None:
-        self._after: dict[tuple[int, ...], int] = {}  # SHORTEST ids -> the place behind them
+        self._after: dict[tuple[int, ...], int] = {}  # SHORTEST ids -> the place after them
         self._seen = SHORTEST
 
     def __call__(self, text: Sequence[int], trusted: int, most: int) -> Sequence[int]:
-        """Return up to `most` ids; none if the last `trusted` tokens are new."""
+        """Return up to `most` ids; none unless the last `trusted` tokens occurred before."""
         for end in range(self._seen, len(text)):
             self._after[tuple(text[end - SHORTEST : end])] = end
         self._seen = max(self._seen, len(text))
@@ -219,24 +219,24 @@ class PromptLookup:
 
 
 class Speculation:
-    """Reads drafts of a sequence's next tokens: what a grammar forces, or what its drafter guesses.
+    """Reads drafts of a sequence's next tokens, which its grammar forces or its drafter guesses.
 
-    It guesses one more id after each draft that was right. After a mostly wrong one, the next needs
-    twice as long a match with the text.
+    After a correct draft it guesses one id more; after a mostly wrong one it requires a match twice
+    as long.
     """
 
     def __init__(self, context: LlamaContext, one: Continuation, drafter: Drafter) -> None:
         self._context, self._one, self._drafter = context, one, drafter
         self._text = list(one.prompt)
-        self._drafts: list[int] = []  # read, not chosen yet
-        self._rows: Float32  # [drafts, .] behind them
+        self._drafts: list[int] = []  # read but not yet chosen
+        self._rows: Float32  # [drafts, .] their outputs
         self._headless = False
-        self._read = 0  # drafts of the last `look_ahead`
+        self._read = 0  # number of drafts in the last `look_ahead`
         self._most, self._trusted = 1, SHORTEST
         self.drafted = self.accepted = 0  # tokens
 
     def row(self) -> Float32 | None:
-        """Return the row [1, .] behind the newest token; None without drafts."""
+        """Return the output [1, .] after the newest token, or None without drafts."""
         token, headless = self._one.made[-1], self._context.headless
         self._text.append(token)
         if self._drafts and (token, headless) == (self._drafts[0], self._headless):
@@ -258,7 +258,7 @@ class Speculation:
         return self._next()
 
     def _forced(self) -> list[int]:
-        """Return the ids that a grammar forces next, without what ends the text."""
+        """Return the ids that a grammar forces next, except ends."""
         if self._one.matcher is None:
             return []
         forced = self._one.matcher.forced()[:MOST_FORCED]

@@ -1,7 +1,4 @@
-"""A decoder over any carrier of requests to a server.
-
-Checked arguments become requests, responses replies; InvalidRequest names the argument.
-"""
+"""Decoders that send requests to a server as messages; subclasses choose the transport."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
@@ -34,7 +31,7 @@ Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 def fill(
     request: Any, hidden_states: np.ndarray, constraints: Constraints | None, spec: ModelSpec
 ) -> None:
-    """Write the fields of all requests."""
+    """Write the fields that all requests have."""
     put(request.hidden_states, hidden_states)
     if constraints is not None:
         _write_constraints(constraints.for_rows(len(hidden_states)), request.constraints)
@@ -74,7 +71,7 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
 
 
 def to_reply(rpc: Rpc[R], response: Any) -> R:
-    """Read a reply, the response's fields by name; its answer comes last."""
+    """Convert a response, which has the reply's fields by name."""
     make: Callable[..., R] = rpc.reply
     arrays = (
         _array(response, name) if name not in OPTIONAL or response.HasField(name) else None
@@ -110,10 +107,7 @@ def _read_answer(message: pb.Answer) -> Answer:
 
 
 class _RemoteEngine(NamedTuple):
-    """An engine that writes requests with the keywords of one spec.
-
-    `reply` returns the reply to a request, or a coroutine of it.
-    """
+    """Sends requests with one spec; `reply` returns the reply to a message, or a coroutine."""
 
     reply: Callable[[Rpc[Any], Any], Any]
     spec: ModelSpec
@@ -137,11 +131,10 @@ def _write(message: Any, name: str, value: Any) -> None:
 
 
 class RemoteDecoder(Decoder):
-    """The methods of a `Decoder`; subclasses carry requests to a server.
+    """A decoder on a server.
 
-    Rows of float16 and bfloat16 travel unchanged, others as float32; fresh seeds are drawn here, so
-    a retry draws the same ids. Raises InvalidRequest naming the field, ModelNotFound, and other
-    ServiceErrors.
+    Rows in float16 and bfloat16 are sent unchanged, others as float32. Seeds are drawn here, so
+    that a retry draws the same ids. Methods also raise ModelNotFound and other ServiceErrors.
     """
 
     @abstractmethod
@@ -160,12 +153,12 @@ class RemoteDecoder(Decoder):
 
 
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Awaited[P, T]:
-    """Reuse a method that returns `_reply(...)` or `_call(...)`, here a coroutine."""
+    """Reuse a blocking method in a class whose `_reply` and `_call` return coroutines."""
     return cast("Awaited[P, T]", method)
 
 
 class AsyncRemoteDecoder(AsyncClosing):
-    """A `RemoteDecoder` to be awaited."""
+    """A `RemoteDecoder` whose methods are coroutines."""
 
     topk = awaited(RemoteDecoder.topk)
     score = awaited(RemoteDecoder.score)

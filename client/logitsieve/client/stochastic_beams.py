@@ -1,12 +1,12 @@
-"""Stochastic beams: whole texts drawn without replacement from a model's law.
+"""Stochastic beams: texts drawn without replacement from a model's distribution.
 
-Kool, van Hoof, Welling 2019, "Stochastic Beams and Where to Find Them", algorithm 1. A text's
-perturbed log-probability is log p plus Gumbel noise, and the K largest are a sample without
-replacement, in its order. A hypothesis has the largest of its texts; the noise of its continuations
-is drawn given that their largest is its own, so K hypotheses a step suffice.
+Kool, van Hoof, Welling 2019, "Stochastic Beams and Where to Find Them", algorithm 1. The K texts
+with the largest log p plus Gumbel noise are a sample without replacement, in that order. A
+hypothesis has the largest perturbed value of its texts. The noise of its continuations is drawn
+conditionally on their largest being that value, so K hypotheses a step suffice.
 
-Shape letters: G sentences still searched, B hypotheses of each before a step, K after it, R rows of
-those not ended, T tokens chosen so far.
+Shape letters: S sentences, G of them still searched, B hypotheses of each before a step, K after
+it, R rows of hypotheses that have not ended, T tokens chosen so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,6 @@ Text = tuple[float, float, tuple[int, ...]]  # perturbed and plain log-probabili
 
 
 class Drawing(NamedTuple):
-    """The options of a search for K texts a sentence."""
-
     num_beams: int
     eos_ids: tuple[int, ...]
     max_tokens: int
@@ -53,9 +51,9 @@ def draw_texts(
     constraints: Constraints | None,
     **spec: Unpack[ModelSpec],
 ) -> tuple[list[list[Text]], Bool, int]:
-    """Return the texts of each sentence in the order drawn, [S] proven, and the number of steps.
+    """Return the texts of each sentence in the order drawn, proven [S], and the number of steps.
 
-    `step` gets K rows for each sentence with an open hypothesis; those of ended ones do not matter.
+    `step` gets K rows for each sentence still searched; rows of ended hypotheses are not used.
     """
     sentences, steps = len(hidden_states), 0
     drawn: list[list[Text]] = [[] for _ in range(sentences)]
@@ -90,7 +88,7 @@ def draw_texts(
 
 
 def given_largest(values: Float64, largest: Float64) -> Float64:
-    """Return Gumbels [R, K], each row descending from its maximum, given that this is `largest`.
+    """Condition descending Gumbel values [R, K] on each row's maximum being `largest`.
 
     Appendix B.3: -log(e^-largest - e^-values[0] + e^-values), without cancellation.
     """
@@ -102,7 +100,7 @@ def given_largest(values: Float64, largest: Float64) -> Float64:
 
 
 def _begun(seeds: UInt64) -> _Live:
-    """Return the beginnings: the largest of all texts is a Gumbel number of its seed."""
+    """Return empty hypotheses; the largest value of all texts is a Gumbel number from the seed."""
     uniform = [(_hash(seed, (), b"root") >> 12) * 2.0**-52 + 2.0**-53 for seed in seeds.tolist()]
     roots = np.array([[-log(-log(one))] for one in uniform]).reshape(-1, 1)
     zeros, shape = np.zeros(roots.shape), roots.shape
@@ -113,7 +111,7 @@ def _begun(seeds: UInt64) -> _Live:
 
 
 def _seeds(live: _Live, seeds: UInt64, rows: Int64) -> UInt64:
-    """Return a seed for each row, of its sentence's seed and its tokens."""
+    """Hash each row's sentence seed and tokens to a seed."""
     beams = live.ended.shape[1]
     of_rows = ((seeds[live.groups[row // beams]], row // beams, row % beams) for row in rows)
     made = [
@@ -131,9 +129,9 @@ def _hash(seed: int, tokens: Sequence[int], use: bytes) -> int:
 def _advance(
     live: _Live, drawing: Drawing, ids: Int32, log_probs: Float64, values: Float64
 ) -> tuple[_Live, Int32]:
-    """Keep the K continuations [R, K] and ended hypotheses with the largest values of each group.
+    """Keep the K continuations [R, K] or ended hypotheses with the largest values of each group.
 
-    Returns them, and the rows of `live` [G, K] that they continue.
+    Returns them and the rows of `live` that they continue, [G, K].
     """
     (groups, beams), count = live.ended.shape, drawing.num_beams
     shape, rows = (groups * beams, count), np.flatnonzero(~live.ended)

@@ -1,4 +1,4 @@
-"""Decoders over one Decode stream: a message costs less than a call."""
+"""Decoders that send their calls over one stream, where a message costs less than a call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,13 +18,13 @@ from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Rpc
 
-OUTBOX = 64  # requests to send; further callers block
+OUTBOX = 64  # requests that wait to be sent; more callers block
 
 M = TypeVar("M")  # a mailbox for one reply
 
 
 class StreamOptions(NamedTuple):
-    """A client's options of a stream."""
+    """What a stream needs from its client."""
 
     timeout_s: float  # of each call
     metadata: tuple[tuple[str, str | bytes], ...]
@@ -33,9 +33,10 @@ class StreamOptions(NamedTuple):
 
 
 class PendingReplies(Generic[M]):
-    """Messages of a stream and the mailboxes of their replies; thread-safe.
+    """The messages of a stream that wait for a reply, each with a mailbox. Thread-safe.
 
-    `put(mailbox, reply)` gets, once, the response, the failure that ended the stream, or None.
+    `put(mailbox, reply)` is called once, with the response, or when the stream ends with its
+    failure or None.
     """
 
     def __init__(
@@ -44,13 +45,13 @@ class PendingReplies(Generic[M]):
         self._mailbox, self._put, self._options = mailbox, put, options
         self._ids = count(1)
         self._waiting: dict[int, M] = {}  # by id
-        self._lock = Lock()  # of `_ended` and of additions to `_waiting`
-        self._ended = ""  # the reason
+        self._lock = Lock()  # for `_ended` and additions to `_waiting`
+        self._ended = ""  # the reason, after the end
 
     def write(self, rpc: Rpc[Any], request: Any) -> tuple[pb.DecodeRequest, M]:
-        """Return a message, to `forget` at the end, and the mailbox of its reply.
+        """Return a message, which the caller must `forget`, and the mailbox of its reply.
 
-        RequestTooLarge, or Unavailable if the stream has ended.
+        Raises RequestTooLarge, or Unavailable if the stream has ended.
         """
         timeout_ms, most = ceil(self._options.timeout_s * 1000), self._options.max_message_bytes
         message = pb.DecodeRequest(
@@ -65,16 +66,15 @@ class PendingReplies(Generic[M]):
         return message, mailbox
 
     def forget(self, message: pb.DecodeRequest) -> None:
-        """Drop a message and its reply."""
         self._waiting.pop(message.id, None)
 
     def deliver(self, response: pb.DecodeResponse) -> None:
-        """Put a response into its mailbox, unless that is forgotten."""
+        """Put a response into its mailbox, if its caller still waits."""
         if (mailbox := self._waiting.pop(response.id, None)) is not None:
             self._put(mailbox, response)
 
     def open(self, rpc: Rpc[Any], reply: Any) -> Any:
-        """Return the response of a reply, or raise its exception."""
+        """Return the response in a reply, or raise its exception."""
         if isinstance(reply, grpc.RpcError):
             raise self._options.to_exception(reply) from reply
         if reply is None:
@@ -84,7 +84,7 @@ class PendingReplies(Generic[M]):
         return getattr(reply, rpc.field)
 
     def end(self, why: str | grpc.RpcError) -> None:
-        """Fail all calls, current and future; the first reason stays."""
+        """Fail all current and future calls; the first reason counts."""
         failure = why if isinstance(why, grpc.RpcError) else None
         reason = why if failure is None else str(self._options.to_exception(failure))
         with self._lock:
@@ -98,9 +98,9 @@ class PendingReplies(Generic[M]):
 
 
 class DecodeStream(Closing, RemoteDecoder):
-    """A decoder over one stream of a `DecoderClient`; thread-safe.
+    """A decoder over one stream of a `DecoderClient`. Thread-safe.
 
-    A call takes at most `timeout_s` seconds, without retries. When the stream breaks, calls raise
+    A call takes at most `timeout_s` seconds and is not retried. If the stream breaks, calls raise
     the reason, usually Unavailable.
     """
 
@@ -109,7 +109,7 @@ class DecodeStream(Closing, RemoteDecoder):
         self._pending: PendingReplies[SimpleQueue[Any]] = PendingReplies(
             SimpleQueue, SimpleQueue.put, options
         )
-        self._outbox: Queue[pb.DecodeRequest | None] = Queue(OUTBOX)  # None: the last one
+        self._outbox: Queue[pb.DecodeRequest | None] = Queue(OUTBOX)  # None ends it
         self._call = decode(self._requests(), metadata=options.metadata)
         self._reader = Thread(target=self._read, name="logitsieve-stream", daemon=True)
         self._reader.start()
@@ -148,14 +148,14 @@ class DecodeStream(Closing, RemoteDecoder):
         self._send_no_more()
 
     def _send_no_more(self) -> None:
-        with self._outbox.not_full:  # callers that wait for room go on, and see the end
+        with self._outbox.not_full:  # wakes callers that wait for room, and fail
             self._outbox.maxsize = 1 << 31
             self._outbox.not_full.notify_all()
         self._outbox.put(None)
 
 
 class AsyncDecodeStream(AsyncRemoteDecoder):
-    """A `DecodeStream` of an `AsyncDecoderClient`, for any number of calls of one event loop."""
+    """A `DecodeStream` for one event loop, which may make many calls at once."""
 
     def __init__(self, decode: Any, options: StreamOptions) -> None:
         self.timeout_s = options.timeout_s
@@ -186,7 +186,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         return self._pending.open(rpc, reply)
 
     async def _requests(self) -> AsyncIterator[pb.DecodeRequest]:
-        while True:  # until the call is over
+        while True:
             yield await self._outbox.get()
 
     async def _read(self) -> None:
@@ -198,14 +198,14 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         else:
             self._pending.end("the server closed it")
         finally:
-            self._pending.end("closed")  # unless a reason is known
-            while self._outbox.full():  # callers that wait for room go on, and see the end
+            self._pending.end("closed")  # if there was no earlier reason
+            while self._outbox.full():  # wakes callers that wait for room, and fail
                 self._outbox.get_nowait()
                 await asyncio.sleep(0)
 
 
 def _settle(mailbox: asyncio.Future[Any], reply: Any) -> None:
-    if not mailbox.done():  # by its timeout
+    if not mailbox.done():  # it may have timed out
         mailbox.set_result(reply)
 
 

@@ -1,7 +1,7 @@
-"""Operating points: heads at one setting of their knobs, with their measurements.
+"""Operating points: a head at one setting of its knobs, with its measured precision and times.
 
-Precision belongs to the index; time depends on the machine and the rows per call. A precision is
-met by its lower 95 % confidence bound, so luck on few contexts is no advantage.
+A point reaches a precision if its lower 95 % confidence bound does, so that luck on few contexts
+does not count.
 """
 
 from bisect import bisect_left
@@ -11,8 +11,8 @@ from typing import Any
 
 from logitsieve.api.keywords import KnobValues
 
-KS = (1, 5, 10)  # P@k is measured at these; any k counts as the next one
-BEYOND = 0  # the class of larger k: not measured, so only a proof meets a precision
+KS = (1, 5, 10)  # P@k is measured for these k; other k count as the next larger one
+BEYOND = 0  # the class of k above 10, where only a proof reaches a precision
 
 Setting = tuple[str, KnobValues]
 
@@ -23,19 +23,19 @@ def setting_of(head: str, knobs: Mapping[str, float]) -> Setting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatingPoint:
-    """A measured setting of a head; mappings are by k or by batch rows."""
+    """A measured setting of a head; B is the batch size."""
 
     head: str
     knobs: Mapping[str, float]
-    max_error: float  # the largest chance that a top k is wrong; 1: unknown
+    max_error: float  # largest chance that a top k is wrong; 1 if unknown
     mean: Mapping[int, float]  # k -> P@k
     low: Mapping[int, float]  # k -> its lower 95 % bound
-    us_per_row: Mapping[int, float]  # B -> microseconds a row; at least one
+    us_per_row: Mapping[int, float]  # B -> microseconds a row; not empty
     mass_kept: float
-    candidates: Mapping[int, float]  # B -> rows of W computed a row, of the same B
-    step_low: float = 0.0  # the lower 95 % bound of right pairs in beam steps; 0: not measured
-    step_us: Mapping[int, float] = field(default_factory=dict)  # B -> microseconds a row of a step
-    draw_us: Mapping[int, float] = field(default_factory=dict)  # B -> of the best ids of a draw
+    candidates: Mapping[int, float]  # B -> rows of W computed for a row
+    step_low: float = 0.0  # lower 95 % bound of correct pairs in beam steps; 0 if not measured
+    step_us: Mapping[int, float] = field(default_factory=dict)  # B -> the same for beam steps
+    draw_us: Mapping[int, float] = field(default_factory=dict)  # B -> for the best ids of draws
 
     @property
     def proven(self) -> bool:
@@ -104,7 +104,7 @@ def k_class(k: int) -> int:
 
 
 def nearest(batches: Sequence[int], rows: int) -> int:
-    """Return the one of ascending `batches` nearest to `rows` in ratio, the smaller of two."""
+    """Return the one of ascending `batches` nearest to `rows` by ratio, or the smaller of two."""
     place = bisect_left(batches, rows)
     if place == 0 or place == len(batches):
         return batches[min(place, len(batches) - 1)]
@@ -115,7 +115,7 @@ def nearest(batches: Sequence[int], rows: int) -> int:
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Return the points that no other matches or beats in all times and precisions.
 
-    Times of draws, and times and precisions of beam steps, are compared, too.
+    These include times of draws, and times and precisions of beam steps.
     """
     best: list[OperatingPoint] = []
     for point in points:
@@ -126,7 +126,7 @@ def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
 
 
 def _dominates(one: OperatingPoint, other: OperatingPoint) -> bool:
-    # AUTO prefers the proof of fewer rows to one that is hardly faster.
+    # A proof from fewer rows stays, as AUTO prefers it to one that is hardly faster.
     promised = one.max_error <= other.max_error
     if not promised or (other.proven and not _computes_less(one, other)):
         return False

@@ -1,6 +1,6 @@
-"""Precision@k, coverage, mass kept and rows scanned of a head, judged by the exact one.
+"""Precision@k, coverage, mass kept and rows scanned of a head, compared with the exact one.
 
-Chen et al. 2019, section 4.2: P@k = |A_k n S_k| / k, A_k the answer and S_k the exact top-k.
+Chen et al. 2019, section 4.2: P@k = |A_k n S_k| / k for the answer A_k and the exact top k, S_k.
 
 Shape letters: N rows, B rows of a block.
 """
@@ -18,26 +18,25 @@ from logitsieve.utils.hidden import as_hidden
 
 R = TypeVar("R")
 
-# Mass kept needs all V logits of a row, and proving heads are judged by their scanned rows alone:
-# one context in eight is enough for both.
+# One context in eight suffices for the mass kept, which needs all V logits, and for proving heads,
+# of which only the scanned rows are unknown.
 MASS_STRIDE = 8
-MASS_LOGITS = 1 << 22  # logits at once for that
+MASS_LOGITS = 1 << 22  # logits computed at once
 BLOCKS = 20
 LEAST_BLOCKS = 5
 LEAST_BLOCK_ROWS = 10
 Z95 = 1.6448536269514722  # the normal distribution's one-sided 95 % point
-UNEVEN = 0.01  # a block this far below the mean matters ...
-UNEVEN_SIGMAS = 4  # ... if chance alone would hardly put it there
+UNEVEN, UNEVEN_SIGMAS = 0.01, 4  # a block is uneven if it is below the mean by both
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """A mean over rows, each between 0 and 1, and the spread of its contiguous blocks."""
+    """A mean over rows, and how it varies between contiguous blocks of rows."""
 
     mean: float
     low: float  # one-sided 95 % bound
-    worst: float  # the lowest block mean
-    best: float  # the highest
+    worst: float  # lowest mean of a block
+    best: float  # highest
     uneven: bool  # the worst block is far below the mean
 
 
@@ -67,8 +66,8 @@ def block_means(share_N: Float64) -> Float64:
 def lower_bound(share_N: Float64) -> float:
     """Return the one-sided lower 95 % confidence bound of the mean of N rows.
 
-    Student's t over the means of contiguous blocks (Law and Kelton, "Simulation Modeling and
-    Analysis"), never above Wilson's interval for independent rows (JASA 22, 1927): blocks without a
+    It is Student's t over the means of contiguous blocks (Law and Kelton, "Simulation Modeling and
+    Analysis"), but at most Wilson's bound for independent rows (JASA 22, 1927), as blocks without a
     miss have no variance.
     """
     mean, blocks = float(share_N.mean()), block_means(share_N)
@@ -86,7 +85,7 @@ def wilson(mean: float, rows: int) -> float:
 
 
 def student95(freedom: int) -> float:
-    """Return Student's one-sided 95 % point, right to 0.003 (Abramowitz and Stegun, 26.7.5)."""
+    """Return Student's one-sided 95 % point, within 0.003 (Abramowitz and Stegun, 26.7.5)."""
     z = Z95
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -108,11 +107,11 @@ ESTIMATE = 1  # the column of log Z
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Precision and coverage of a head on `rows` contexts; the mappings are by k."""
+    """The judgement of a head on `rows` contexts; mappings are by k."""
 
     rows: int
     precision: Mapping[int, Precision]
-    scanned: Mapping[int, float]  # rows of W a context, on average
+    scanned: Mapping[int, float]  # mean number of rows of W
     coverage: Mapping[int, float]  # share of contexts not left to the fallback
     mass_kept: float  # the candidates' share of the softmax's probability
 
@@ -120,9 +119,9 @@ class Evaluation:
 def evaluate(
     head: Judged, full: Judged, blocks: Iterable[Float32], ks: Sequence[int] = KS, batch: int = 1
 ) -> Evaluation:
-    """Judge `head` by `full` on blocks [B, D] of contexts; ValueError without one.
+    """Judge `head` by `full` on blocks [B, D] of contexts; ValueError if there are none.
 
-    A call has `batch` rows, on which the rows of W that a proving head scans depend.
+    How many rows of W a proving head scans depends on `batch`, the rows of a call.
     """
     counts = []
     for block in blocks:
@@ -131,7 +130,7 @@ def evaluate(
     return _evaluation(counts, head.proves)
 
 
-# (call, head, blocks) -> the results of `call(head, *block)`, in order.
+# (call, head, blocks) -> the results of call(head, *block), in order
 Each = Callable[..., Iterator[Any]]
 
 
@@ -163,7 +162,7 @@ class Truth(NamedTuple):
     ids: Int32  # [B, K]
     logits: Float32  # [B, K]
     scanned: Int32  # [B]
-    log_z: Float64  # of every MASS_STRIDE-th row
+    log_z: Float64  # for every MASS_STRIDE-th row
 
     @property
     def top(self) -> TopK:
@@ -172,13 +171,13 @@ class Truth(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The hits of a head on a block of `rows` = B contexts; mappings are by k."""
+    """The judgement of a head on a block of B contexts; mappings are by k."""
 
-    rows: int
-    scanned: Mapping[int, Float64]  # [B]; for a proving head, of the rows of `mass`
-    shares: Mapping[int, Float64]  # [B]; empty for a proving head
-    own: Mapping[int, Bool]  # [B] False for rows left to a fallback; empty like `shares`
-    mass: Float64  # of every MASS_STRIDE-th row
+    rows: int  # B
+    scanned: Mapping[int, Float64]  # [B]; a proving head has those of `mass` only
+    shares: Mapping[int, Float64]  # [B] precision; empty for a proving head
+    own: Mapping[int, Bool]  # [B] False for rows left to a fallback; empty for a proving head
+    mass: Float64  # for every MASS_STRIDE-th row
 
 
 def find_truth(full: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
@@ -191,7 +190,7 @@ def find_truth(full: Judged, block: Float32, k: int) -> tuple[np.ndarray, ...]:
 def count(
     head: Judged, block: Float32, truth: Truth, ks: Sequence[int], is_truth: bool, batch: int = 1
 ) -> Counts:
-    """Judge a head on a block; a proving one answers MASS_STRIDE-th rows, in calls of `batch`."""
+    """Judge a head on a block, a proving one on every MASS_STRIDE-th row in calls of `batch`."""
     rows = block[::MASS_STRIDE]
     calls = [rows[start : start + batch] for start in range(0, len(rows), batch)]
     scanned, shares, own = {}, {}, {}
@@ -207,7 +206,7 @@ def count(
             own[k] = ~answer.fallback
     if is_truth:
         return Counts(len(block), scanned, shares, own, np.ones(len(rows)))
-    vocab_size = int(truth.scanned[0])  # it scans all
+    vocab_size = int(truth.scanned[0])  # `full` scans all rows of W
     log_share = log_mass(head, rows, min(ks), vocab_size) - truth.log_z
     mass = np.exp(np.minimum(log_share, 0.0))  # rounding may exceed it
     return Counts(len(block), scanned, shares, own, mass)
@@ -235,7 +234,7 @@ def _evaluation(counts: Sequence[Counts], proves: bool) -> Evaluation:
 
 
 def hits(answer: TopK, truth: TopK, k: int) -> Float64:
-    """Return [B] the answers of k that are in the exact top-k, or tied with its last."""
+    """Count the ids of each answer, [B], that are in the exact top k or tied with its last."""
     ordered = np.sort(answer.ids, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise ValueError("ids: an answer holds an id twice")

@@ -1,4 +1,4 @@
-"""Time a head's public methods, and name the processor."""
+"""Time a head, and name the processor."""
 
 import platform
 import statistics
@@ -12,11 +12,11 @@ import numpy as np
 
 from logitsieve.api.results import ArrayLike, Float32, TopK
 
-CALLS = 1200  # timed at most
-REPEATS = 3  # calls of one batch
-LEAST_CALLS = 2  # timed at least
-LIMIT_NS = 250_000_000  # no call begins after this
-TIMED_K = 5  # answers a row
+CALLS = 1200  # most timed calls
+REPEATS = 3  # calls with the same batch
+LEAST_CALLS = 2  # fewest timed calls
+LIMIT_NS = 250_000_000
+TIMED_K = 5
 BATCHES = (1, 2, 4, 8, 16, 64)
 
 
@@ -34,7 +34,6 @@ def us_per_row(
     calls: int = CALLS,
     limit_ns: int = LIMIT_NS,
 ) -> float:
-    """Return microseconds a row of a head's `topk`: see `least_us`."""
     head.warm()
     return least_us(lambda rows: head.topk(rows, k), hidden_states, batch, calls, limit_ns)
 
@@ -48,9 +47,9 @@ def least_us(
 ) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden_states` [N, D].
 
-    A batch counts by the least of its REPEATS calls, since load only adds. If `calls` allows only
-    some batches, they are spread over `hidden_states`; too few rows are repeated. After `limit_ns`
-    only the first LEAST_CALLS calls begin.
+    Each batch counts by the fastest of its REPEATS calls, since load only adds time. If `calls`
+    does not suffice for all batches, those used are spread over `hidden_states`; rows are repeated
+    if there are too few. After `limit_ns` no call begins, except the first LEAST_CALLS.
     """
     if len(hidden_states) < batch:
         hidden_states = np.resize(hidden_states, (batch, hidden_states.shape[1]))

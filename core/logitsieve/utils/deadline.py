@@ -1,11 +1,11 @@
-"""The deadline of a computation, and the times that it notes, by thread."""
+"""Each thread's deadline for its current computation, and the record of its calls to others."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import local
 from time import monotonic
 
-Timings = list[tuple[str, int, int]]  # (call to others, start, end), ns of perf_counter_ns
+Timings = list[tuple[str, int, int]]  # (name of a call, start, end) by perf_counter_ns
 
 
 class _Thread(local):

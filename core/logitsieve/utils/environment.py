@@ -1,4 +1,4 @@
-"""Installed extras, local addresses, and errors that name their file and what it is."""
+"""Checks of installed extras, of local addresses, and of what a file is."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ def require(extra: str, *modules: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Check for an IP address or name that every resolver maps to this machine."""
+    """Return True for IP addresses and names that every resolver maps to this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -25,7 +25,7 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def name_in_errors(file: Path) -> Iterator[None]:
-    """Name `file` in an OSError: a full disk's error names no file."""
+    """Name `file` in an OSError without a file, such as a full disk's."""
     try:
         yield
     except OSError as error:
@@ -34,7 +34,7 @@ def name_in_errors(file: Path) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the error's text; a file's error without its number and path."""
+    """Return the error's text, without the number and path of an OSError."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -56,7 +56,7 @@ READ = 64  # bytes
 
 
 def begins_with(path: Path, magic: bytes) -> bool:
-    """Check a file's first bytes; False if it cannot be read."""
+    """Compare a file's first bytes; False if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return stream.read(len(magic)) == magic
@@ -65,13 +65,13 @@ def begins_with(path: Path, magic: bytes) -> bool:
 
 
 def kind_of(path: Path) -> str:
-    """Return what a file is, "" if unknown or unreadable."""
+    """Say what kind of file it is; "" if unknown or unreadable."""
     try:
         with path.open("rb") as stream:
             begun = stream.read(READ)
     except OSError:
         return ""
-    if begun[8:9] == b"{" and not any(begun[4:8]):  # the length of a header in eight bytes
+    if begun[8:9] == b"{" and not any(begun[4:8]):  # eight bytes have the length of the header
         return "a .safetensors file"
     lower = begun.lstrip().lower()
     return next((name for start, name in BEGINNINGS.items() if _begins(begun, lower, start)), "")

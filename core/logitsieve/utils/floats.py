@@ -1,7 +1,6 @@
-"""Element types of arrays, with their names in every format, and the float types of a matrix.
+"""Element types of arrays, with their names in every format, and conversions of floats.
 
-Floats are widened exactly and narrowed with one rounding. bfloat16, which numpy lacks, is uint16:
-the upper half of a float32.
+numpy lacks bfloat16, which is stored as uint16, the upper half of a float32.
 """
 
 import math
@@ -13,7 +12,7 @@ from logitsieve.api.results import Bool, Float32
 
 
 class ElementType(NamedTuple):
-    """A type of numbers; `kserve` is empty if KServe does not carry it."""
+    """A type of numbers; `kserve` is "" if KServe lacks it."""
 
     name: str
     numpy: np.dtype[Any]  # little-endian
@@ -25,7 +24,7 @@ ELEMENT_TYPES = (
     ElementType("float64", np.dtype("<f8"), "F64"),
     ElementType("float32", np.dtype("<f4"), "F32", "FP32"),
     ElementType("float16", np.dtype("<f2"), "F16", "FP16"),
-    ElementType("bfloat16", np.dtype("<u2"), "BF16", "BF16"),  # as bits: numpy has no such type
+    ElementType("bfloat16", np.dtype("<u2"), "BF16", "BF16"),
     ElementType("int64", np.dtype("<i8"), "I64"),
     ElementType("int32", np.dtype("<i4"), "I32", "INT32"),
     ElementType("int16", np.dtype("<i2"), "I16"),
@@ -45,12 +44,12 @@ STORED: dict[str, np.dtype[Any]] = {
 CODES = {name: BY_NAME[name].safetensors for name in STORED}
 LARGEST = {"float32": 3.4028235e38, "float16": 65504.0, "bfloat16": 3.3895314e38}
 
-EXPONENT = np.uint16(0x7F80)  # of bfloat16; all ones: NaN or infinity
-CACHE_LINE = 64  # bytes: a cache line, and the widest vector register
+EXPONENT = np.uint16(0x7F80)  # bits of a bfloat16 that are all 1 in NaN and infinity
+CACHE_LINE = 64  # bytes, as in the widest vector register
 
 
 def widened(half: np.ndarray) -> Float32:
-    """Widen float16 or bfloat16 bits to float32, aligned to 64 bytes; float32 is copied."""
+    """Convert float16, bfloat16 bits or float32 exactly to a new float32, aligned to 64 bytes."""
     values = aligned(half.shape)
     if half.dtype == np.uint16:
         np.left_shift(half, np.uint32(16), out=values.view(np.uint32))
@@ -73,7 +72,7 @@ def finite(array: np.ndarray) -> Bool:
 
 
 def narrowed(values: np.ndarray, name: str) -> np.ndarray:
-    """Round float32 or float64 once, ties to even, to the type `name` of STORED, or to infinity."""
+    """Round float32 or float64 to the type `name` of STORED, once, to nearest, ties to even."""
     with np.errstate(over="ignore"):
         if name != "bfloat16":
             return values.astype(STORED[name])
@@ -82,7 +81,7 @@ def narrowed(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _to_odd(values: np.ndarray) -> Float32:
-    """Round float64 to float32 by odd: the last bit of inexact results is 1."""
+    """Round float64 to float32 so that the last bit of inexact results is 1 (round to odd)."""
     near = values.astype(np.float32)
     wide, bits = near.astype(np.float64), near.view(np.uint32)
     bits -= np.abs(wide) > np.abs(values)

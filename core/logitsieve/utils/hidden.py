@@ -1,7 +1,4 @@
-"""Convert context vectors from callers, in process and in the client.
-
-Contiguous float32 arrays are not copied; other forms and CPU torch tensors are converted once.
-"""
+"""Check and convert hidden states from callers; contiguous float32 arrays are not copied."""
 
 import sys
 
@@ -18,7 +15,7 @@ MASKED = "masked values"
 
 
 def as_hidden(hidden_states: ArrayLike, dim: int | None = None) -> Float32:
-    """Convert any accepted form to contiguous float32 [B, D]; InvalidRequest names the fault."""
+    """Convert HIDDEN_FORMS and CPU tensors to contiguous float32 [B, D]; or InvalidRequest."""
     return np.ascontiguousarray(_to_float32(as_rows(hidden_states, dim)))
 
 
@@ -28,7 +25,7 @@ def as_wire(hidden_states: ArrayLike) -> np.ndarray:
 
 
 def as_rows(hidden_states: ArrayLike, dim: int | None = None) -> np.ndarray:
-    """Convert any accepted form to [B, D] of its own type, bfloat16 as uint16."""
+    """Convert to [B, D] of the given type, with bfloat16 as uint16."""
     array = _to_numpy(hidden_states)
     if array.ndim == 1:
         array = array[None]

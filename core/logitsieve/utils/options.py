@@ -1,4 +1,4 @@
-"""Fields of option dataclasses, with help and ranges; reports of progress."""
+"""Fields of option dataclasses with help and ranges, and reports of progress."""
 
 import sys
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from logitsieve.api.errors import InvalidRequest, between
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (stage, done, total); total is 0 if unknown."""
+"""A callback (stage, done, total); total is 0 if unknown."""
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Ignore a report of progress."""
+    pass
 
 
 def option(default: Any, help: str, low: float | None = None, high: float = inf) -> Any:
@@ -49,7 +49,7 @@ ProgressOption: TypeAlias = Progress | Literal["auto"] | None
 
 
 class StageLines:
-    """Print stages, and progress every EVERY_S seconds, to stderr; not before QUIET_S."""
+    """Prints each stage, and progress every EVERY_S seconds, to stderr once QUIET_S have passed."""
 
     def __init__(self, title: str, clock: Callable[[], float] = monotonic) -> None:
         self._title, self._clock, self._began = title, clock, clock()
@@ -75,7 +75,7 @@ class StageLines:
 
 
 def to_progress(option: ProgressOption, title: str) -> Progress:
-    """Resolve an option to a callback; "auto" prints lines that begin with `title`."""
+    """Return the callback for an option; "auto" prints lines that begin with `title`."""
     if option == "auto":
         return StageLines(title)
     return no_progress if option is None else option

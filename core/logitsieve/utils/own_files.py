@@ -1,7 +1,7 @@
-"""Files that decide which code runs or what counts as checked: none that another user could write.
+"""Read and write files that no other user could have written.
 
-A named folder may lie anywhere. It, the folders in it and the file must belong to this user or to
-root, and give no group and no others the right to write.
+They decide which code runs, or what counts as checked. The folder that is named, folders in it and
+the file must belong to this user or to root, and only their owner may have the right to write.
 """
 
 import errno
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from logitsieve.utils.environment import name_in_errors
 
-MODE = os.O_RDONLY | os.O_NONBLOCK  # a pipe does not block
+MODE = os.O_RDONLY | os.O_NONBLOCK  # do not wait for a pipe
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @contextmanager
 def opened_own(folder: Path, name: Path | str = "") -> Iterator[int]:
-    """Yield a descriptor of folder/name; PermissionError names what others could have written."""
+    """Yield a descriptor of folder/name; PermissionError if others could have written it."""
     with ExitStack() as opened:
         path, parent = Path(), -1
         for part in map(str, (folder, *Path(name).parts)):
@@ -38,22 +38,22 @@ def opened_own(folder: Path, name: Path | str = "") -> Iterator[int]:
 
 
 def read_own(folder: Path, name: Path | str) -> bytes:
-    """Return the content of folder/name; OSError if it is absent, PermissionError if not ours."""
+    """Return the content of folder/name; PermissionError if others could have written it."""
     with opened_own(folder, name) as descriptor, open(descriptor, "rb", closefd=False) as stream:
         return stream.read()
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for this user alone."""
+    """Make a folder and its missing parents, with rights for this user alone."""
     for path in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_own(folder: Path, name: Path | str, content: bytes) -> None:
-    """Write folder/name as a whole or not at all, for this user alone; OSError names the file."""
+    """Write folder/name completely or not at all, with rights for this user alone."""
     file = folder / name
     make_own(file.parent)
-    # A folder of its own, so that a full disk leaves no partial file.
+    # A temporary folder, so that a full disk leaves no partial file.
     with (
         opened_own(folder, Path(name).parent),
         name_in_errors(file),

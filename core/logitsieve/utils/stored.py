@@ -1,6 +1,7 @@
-"""Matrices as stored: float types, and ggml's blocks of codes with shared scales.
+"""Stored matrices: floats, or ggml's blocks of codes with shared scales.
 
-docs/index-format.md has the layouts. Float32 arithmetic in kernels/rows defines the numbers.
+docs/index-format.md describes the layouts. The float32 arithmetic of kernels/rows defines the
+numbers that blocks stand for.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ CHECKED_BLOCKS = 1 << 20  # blocks checked together
 
 
 class Kind(NamedTuple):
-    """A row format: blocks of `values` numbers in `bytes` bytes; 1 number for a float."""
+    """A row format: blocks of `values` numbers in `bytes` bytes; a float is a block of one."""
 
-    code: str  # in a manifest and in a GGUF
-    dtype: np.dtype[Any]  # of the array: the float, or bytes
+    code: str  # name in manifests and GGUF files
+    dtype: np.dtype[Any]  # the float, or bytes
     values: int
     bytes: int
     scales: tuple[int, ...] = ()  # byte offsets of a block's float16 scales
@@ -54,14 +55,14 @@ class StoredMatrix:
     """A C-contiguous matrix of one of KINDS: `data` is [V, D] floats, or the bytes of V rows.
 
     `data` is not copied, and may be mapped and read-only. InvalidRequest for an unknown kind or
-    partial rows.
+    incomplete blocks.
     """
 
     kind: str
     data: np.ndarray
 
     def __post_init__(self) -> None:
-        # Kernels read the array by address, so a wrong layout would be misread.
+        # Kernels read the array by its address, and check nothing.
         if self.kind not in KINDS:
             raise InvalidRequest("weight", f"the type {self.kind!r:.40}", ", ".join(KINDS))
         data, kind = self.data, KINDS[self.kind]
@@ -114,7 +115,7 @@ class StoredMatrix:
         return StoredMatrix(self.kind, self.data.copy())
 
     def row_without_scale(self) -> int | None:
-        """Return the first row with a scale that is not finite; None for floats."""
+        """Return the first row with a scale that is not finite, or None."""
         kind = KINDS[self.kind]
         blocks = self.data.reshape(-1, kind.bytes) if kind.blocks else self.data
         for start in range(0, len(blocks), CHECKED_BLOCKS):

@@ -1,7 +1,4 @@
-"""Arrays on the wire: little-endian, row-major bytes with a dtype code, rows and cols.
-
-Depends on numpy alone, so that client and server share it without generated code.
-"""
+"""Arrays in messages: little-endian, row-major bytes with a dtype code, rows and cols."""
 
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -31,7 +28,7 @@ CODES = {dtype: int(code) for code, dtype in NUMPY_TYPES.items()}
 
 
 def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
-    """Encode [rows, cols], or [rows] (cols = 1), as (dtype code, rows, cols, bytes)."""
+    """Encode [rows, cols], or [rows] with cols = 1, as (dtype code, rows, cols, bytes)."""
     if array.dtype not in CODES:
         array = array.astype(array.dtype.newbyteorder("<"))
     rows, cols = array.shape if array.ndim == 2 else (array.size, 1)
@@ -39,14 +36,14 @@ def encode(array: np.ndarray) -> tuple[int, int, int, bytes]:
 
 
 def put(tensor: T, array: np.ndarray) -> T:
-    """Write an array into a Tensor message in place, which avoids a copy, and return it."""
+    """Write an array into a Tensor message in place, which avoids a copy; return the message."""
     message: Any = tensor
     message.dtype, message.rows, message.cols, message.data = encode(array)
     return tensor
 
 
 def decode(code: int, rows: int, cols: int, data: bytes, field: str) -> np.ndarray:
-    """Decode `data` as a read-only array [rows, cols], bfloat16 as uint16; or InvalidRequest."""
+    """Return `data` as a read-only array [rows, cols], bfloat16 as uint16; or InvalidRequest."""
     dtype = TYPES.get(code)
     if dtype is None:
         allowed = ", ".join(f"{each.value} ({each.name})" for each in DType)
