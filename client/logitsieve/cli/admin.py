@@ -1,5 +1,3 @@
-"""`logitsieve admin`: needs no extra, only a server's admin port."""
-
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -20,11 +18,9 @@ Action = Literal["load", "unload", "alias"]
 class AdminOptions(ServerOptions):
     address: str = flag("localhost:50052", "host:port of the admin port.")
     timeout_s: float = flag(600.0, TIMEOUT, callback=seconds)
-    alias: str = flag("", "The alias; `load` gives it to the version once that answers.")
+    alias: str = flag("", "The alias; `load` points it at the version once that answers.")
     drain_s: float = flag(
-        10.0,
-        "Seconds that `unload` waits for requests under way, 0 to 3600.",
-        callback=drain_seconds,
+        10.0, "Seconds that `unload` waits for current requests, 0 to 3600.", callback=drain_seconds
     )
 
 
@@ -33,13 +29,13 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="The version as name@version; `alias` removes the alias from a name alone."
+            help="The version as name@version; with a name alone, `alias` removes the alias."
         ),
     ],
     options: AdminOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Load, unload or name a version while the server goes on answering.
+    """Load, unload or name a version of a model while the server keeps answering.
 
     Example: logitsieve admin load lm@4 --alias stable
     """

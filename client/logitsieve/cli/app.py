@@ -1,4 +1,4 @@
-"""The subcommands, imported when called; errors become exit codes."""
+"""The subcommands, which are imported when called, and their exit codes."""
 
 import logging
 import sys
@@ -40,17 +40,17 @@ class Entry(NamedTuple):
     panel: str
     summary: str
     extra: str
-    from_file: bool = False  # has --config and variables of the environment
+    from_file: bool = False  # it has --config and environment variables
 
 
 COMMANDS: dict[str, Entry] = {
     "train": Entry("Train", "Train a language model, with a loss of your choice.", "training"),
     "capture": Entry("Build", "Run a model and keep its contexts.", "builder"),
     "build": Entry("Build", "Make an index of a softmax: screens (L2S), LSH, SVD.", "builder"),
-    "tune": Entry("Build", "Sweep an index's knobs into operating points.", "builder"),
+    "tune": Entry("Build", "Measure an index at many settings of its knobs.", "builder"),
     "evaluate": Entry("Inspect", "Measure a head's precision and speed on contexts.", "builder"),
     "compare": Entry("Inspect", "Measure the divergence of a GGUF model from another.", "builder"),
-    "inspect": Entry("Inspect", "Show what an index holds.", "server"),
+    "inspect": Entry("Inspect", "Show the contents of an index.", "server"),
     "verify": Entry("Inspect", "Check every byte of an index.", "server"),
     "shard": Entry("Build", "Split an index by the rows of W into shards.", "server"),
     "prune": Entry("Build", "Remove old versions of indexes.", "server"),
@@ -58,7 +58,7 @@ COMMANDS: dict[str, Entry] = {
     "ray": Entry("Serve", "Serve indexes in shards on a Ray cluster.", "ray"),
     "query": Entry("Decode", "Ask a server for the next tokens.", ""),
     "generate": Entry("Decode", "Continue a text or answer a chat by a GGUF model.", "llamacpp"),
-    "detect": Entry("Decode", "Recognize a text that was drawn by a watermark's key.", "llamacpp"),
+    "detect": Entry("Decode", "Tell whether a text was drawn with a watermark's key.", "llamacpp"),
     "serve-gguf": Entry(
         "Serve", "Score and continue texts by a GGUF model, in OpenAI's interface.", "llamacpp"
     ),
@@ -67,14 +67,14 @@ COMMANDS: dict[str, Entry] = {
 
 
 class LazyCommand(TyperCommand):
-    """A subcommand, in cli/<name>.py with - as _."""
+    """The subcommand in cli/<name>.py, with _ for -."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name, help=entry.summary, rich_help_panel=entry.panel)
         self._entry = entry
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Import the command; --help works without its extra."""
+        """Import the command; --help works without the packages of its extra."""
         module = str(self.name).replace("-", "_")
         command = import_module(f"logitsieve.cli.{module}").command
         variables = f"LOGITSIEVE_{str(self.name).upper()}_" if self._entry.from_file else ""
@@ -82,13 +82,13 @@ class LazyCommand(TyperCommand):
         text = (getdoc(command) or "").replace("Example: ", "\b\nExample: ")
         single.command(self.name, help=text)(with_options(command, variables))
         context = get_command(single).make_context(*args, **kwargs)
-        if not context.resilient_parsing:  # completing runs no command
+        if not context.resilient_parsing:  # True for shell completion, which runs no command
             require(self._entry.extra, *MODULES[self._entry.extra])
         return context
 
 
 class CommandGroup(TyperGroup):
-    """The group of all subcommands; LogitsieveErrors print no traceback."""
+    """The group of all subcommands, which prints errors without a traceback."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -100,7 +100,7 @@ class CommandGroup(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().main(*args, **kwargs)
-        except (LogitsieveError, OSError) as error:  # no BrokenPipeError: typer ends quietly
+        except (LogitsieveError, OSError) as error:  # typer handles BrokenPipeError
             print(f"error: {shortened(shown(str(error)))}", file=sys.stderr)
             bad = isinstance(error, (InvalidRequest, ModelNotFound))
             code = BAD_INPUT if bad else COULD_NOT
@@ -145,5 +145,5 @@ def root(
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger = logging.getLogger("logitsieve")
-    logger.handlers[:] = [handler]  # `serve` replaces it
+    logger.handlers[:] = [handler]
     logger.setLevel(log_level.upper())

@@ -1,4 +1,4 @@
-"""An index of a GGUF model that another process makes while text is generated.
+"""Make an index of a GGUF model in another process while text is generated.
 
 The cache has a folder for each hash of an output matrix.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from logitsieve.decoding import LocalDecoder
     from logitsieve.llamacpp import GgufModel
 
-# llama.cpp has the other cores; a few contexts show that the heads answer.
+# llama.cpp needs the other cores, and a few contexts suffice to show that the heads answer.
 MODULE = "logitsieve.cli.background"
 BUILD = (sys.executable, "-m", MODULE, "build", "--threads", "1", "--heldout-rows", "64")
 NICENESS = 10
 MAKING = f"No --index is given: one is made in the background. Until then {DENSE_ANSWERS}"
-DIGITS = 16  # of the hash
+DIGITS = 16  # of a hash, in the name of its folder
 
 
 def cached_index(model: GgufModel) -> Path:
@@ -47,7 +47,7 @@ def cached_index(model: GgufModel) -> Path:
 def index_of_cache(
     model: GgufModel, threads: int, engine: str = "auto"
 ) -> tuple[LocalDecoder | None, BackgroundIndex | None]:
-    """Open the index in the cache, or begin to make one; print which."""
+    """Open the index in the cache, or begin to make one, and say so."""
     path = cached_index(model)
     if path.exists():
         try:
@@ -84,16 +84,16 @@ def warm_decoder(index: Path, threads: int, progress: ProgressOption = "auto") -
 
 
 class BackgroundIndex:
-    """The index `out` of the model `gguf`, made by a process of low priority.
+    """Makes the index `out` of the model `gguf` in a process of low priority.
 
-    `decoder` comes once it can answer, `error` if it never can. The end of `with` ends the process;
-    the cache then has a complete index or no index.
+    `decoder` is set once it can answer, or `error` if it never will. Leaving the `with` block ends
+    the process; the cache then has a complete index or none.
     """
 
     def __init__(
         self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder], engine: str = "auto"
     ) -> None:
-        """Start the process; MissingExtra, or OSError for a read-only cache."""
+        """Start the process; raises MissingExtra, or OSError if the cache is read-only."""
         require("builder", "numba", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""

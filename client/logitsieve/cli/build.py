@@ -1,5 +1,3 @@
-"""`logitsieve build`: an index from a softmax and contexts."""
-
 from __future__ import annotations
 
 import sys
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 ALL_CORES = BuildConfig(threads=CORES)
 PRIMER = "No --contexts are given: the model reads the primer first, by its engine."
-LEFT_SHARE = 0.5  # of rows left to the fallback: too many
+LEFT_SHARE = 0.5  # warn if the screen leaves more rows to its fallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +42,19 @@ class BuildOptions:
     )
     contexts: str | None = flag(
         None,
-        "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them a GGUF"
-        " model reads the primer of capture -m first, if llama.cpp is installed, and only"
-        " full and sketch can be built.",
+        "Context vectors [N, D]: a file like --weight, or a folder of shards. Without them, a GGUF"
+        " model first reads the primer of capture -m if llama.cpp is installed, and only full and"
+        " sketch can be built.",
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
     bias: str | None = flag(None, "The bias [V]; zeros if absent.")
     heldout: tuple[str, ...] = flag(
         (),
-        "Contexts to judge on, the last tenth of --contexts if absent; repeatable: of several texts"
-        " the worst decides.",
+        "Contexts to judge on, by default the last tenth of --contexts. Repeatable: the worst of"
+        " several texts decides.",
     )
     vocab_file: Path | None = flag(
-        None, "Text file of the words by id, one per line, kept in the index."
+        None, "Text file of the words by id, one per line; the index keeps a copy."
     )
     heads: str | None = flag(
         None,
@@ -66,20 +64,20 @@ class BuildOptions:
     )
     target_precision: tuple[str, ...] = flag(
         (),
-        "Search for the cheapest screen with at least these P@1, P@5 (or p10).",
+        "Search for the fastest screen with at least this P@1, P@5 (or p10).",
         metavar="p1=P,p5=P",
     )
     engine: EngineName = flag("auto", ENGINE)
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     best_effort: bool = flag(
-        False, "Write the nearest screen if none reaches the target.", "--best-effort"
+        False, "Write the closest screen if none reaches the target.", "--best-effort"
     )
 
 
 def command(
     options: BuildOptions, config: BuildConfig = ALL_CORES, as_json: AsJson = False
 ) -> None:
-    """Turn a frozen softmax and the contexts that it meets into an index.
+    """Make an index of a frozen softmax for the contexts that it meets.
 
     Example: logitsieve build --weight lm.npz:W --bias lm.npz:b --contexts H.npy --out models/lm/1
     """
@@ -117,7 +115,6 @@ def command(
 
 
 def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float32 | None:
-    """Return contexts of the primer; None without llama.cpp."""
     from logitsieve.index import new_path
 
     if not is_gguf(options.weight):
@@ -129,7 +126,7 @@ def _of_primer(options: BuildOptions, threads: int, progress: Progress) -> Float
         return None
     from logitsieve.index_builder.capture.llamacpp import gguf_primer
 
-    new_path(options.out)  # refused before the model is run
+    new_path(options.out)  # refuses a bad path before the model runs
     print(PRIMER, file=sys.stderr)
     with naming("weight"):
         return gguf_primer(options.weight, threads, progress, options.engine)
@@ -157,7 +154,7 @@ def show(index: Index) -> None:
 
 
 def slow_proof(auto: Auto) -> str:
-    """Return a warning if a proof by `sketch` took no less time than `full` at one row a call."""
+    """Return a warning if a proof by `sketch` took at least as long as `full` at one row a call."""
     full, sketch = (
         min((each.us_at(1) for each in auto.points if each.proven and each.head == head), default=0)
         for head in ("full", "sketch")

@@ -1,5 +1,3 @@
-"""`logitsieve capture`: contexts from a PyTorch model, or from a GGUF model in llama.cpp."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,7 +32,7 @@ class CaptureOptions:
     module: str | None = flag(
         None,
         "A function without arguments that returns (model, batches). "
-        "The file's code is run: use only code that you trust.",
+        "The file's code is run, so use only code that you trust.",
         metavar="FILE.py:FUNCTION",
     )
     huggingface: Path | None = flag(
@@ -46,31 +44,31 @@ class CaptureOptions:
     text: Path | None = flag(
         None,
         "Text for --huggingface or --model to read: UTF-8, plain or gzipped. Without it --model"
-        " reads a short text of many kinds: enough for the heads full and sketch, not for a"
-        " screen.",
+        " reads a short text of many kinds, which suffices for the heads full and sketch, but not"
+        " for a screen.",
     )
     chat: bool = flag(
         False,
-        "Each line of --text is a user's message to the --model model, and the contexts are of its"
-        " own answers.",
+        "Take each line of --text for a user's message to the model of --model, and capture the"
+        " contexts of its answers.",
         "--chat",
     )
     window: int = flag(
         WINDOW,
-        "Tokens that --huggingface or --model reads at a stretch, at most its positions.",
+        "Tokens that --huggingface or --model reads at once, at most its positions.",
         min=2,
         max=LONGEST_WINDOW,
     )
     threads: int | None = flag(
         None,
-        "CPU threads of llama.cpp; by default one for each idle core, or one with --ray.",
+        "CPU threads of llama.cpp; by default one for each idle core, with --ray a single one.",
         min=1,
         max=1024,
     )
     engine: EngineName = flag("auto", ENGINE)
     ray: str | None = flag(None, RAY, metavar="ADDRESS")
     output_layer: str | None = flag(
-        None, "Name of the nn.Linear that makes the logits; found if absent."
+        None, "Name of the nn.Linear that makes the logits, which is otherwise searched for."
     )
 
     def check(self) -> None:
@@ -125,9 +123,10 @@ class CaptureOptions:
 
 
 def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = False) -> None:
-    """Run a model over data; keep the inputs of its output layer.
+    """Run a model over data, and keep the inputs of its output layer.
 
-    --module, --huggingface with --text, or --model with or without. No downloads.
+    The model is from --module, from --huggingface with --text, or from --model with or without
+    --text. Nothing is downloaded.
 
     FUNCTION returns the model (torch.load only with weights_only=True) and an iterable of batches:
     the model's argument, a tuple of arguments, or a dict of keyword arguments. A model is refused
@@ -151,7 +150,7 @@ def command(options: CaptureOptions, config: CaptureConfig, as_json: AsJson = Fa
 
 
 def _is_bfloat16(weight: Path) -> bool:
-    """Check that float32 numbers are bfloat16's: then an index of these is half as large."""
+    """Return True if all numbers are bfloat16's, so that an index of that type is half as large."""
     array = np.load(weight, mmap_mode="r")
     blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
     return array.dtype == np.float32 and all(

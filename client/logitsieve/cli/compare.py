@@ -1,5 +1,3 @@
-"""`logitsieve compare`: the divergence of two GGUF models."""
-
 from __future__ import annotations
 
 import csv
@@ -38,12 +36,12 @@ QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999, "largest
 class CompareOptions:
     model: Path = flag(MISSING, "The model, GGUF.", "--model", "-m")
     reference: Path = flag(
-        MISSING, "The model to compare it with, GGUF: another with the same vocabulary."
+        MISSING, "The model to compare it with, GGUF, which has the same vocabulary."
     )
     text: Path = flag(MISSING, "Text that both read: UTF-8, plain or gzipped.")
     window: int = flag(
         WINDOW,
-        "Tokens read at a stretch; positions in its second half count.",
+        "Tokens read at once; positions in the second half of them count.",
         min=4,
         max=LONGEST_WINDOW,
     )
@@ -59,10 +57,10 @@ class CompareOptions:
 
 
 def command(options: CompareOptions, as_json: AsJson = False) -> None:
-    """Measure the KL divergence of a model's next tokens from another's, exactly.
+    """Measure the exact KL divergence of a model's next tokens from another's.
 
-    Shows the divergence in nats, how often the best tokens are the same, and perplexities, from all
-    logits in float64. Standard errors are over contiguous stretches of the text.
+    Shows the divergence in nats, how often both have the same best token, and perplexities, from
+    all logits in float64. Standard errors are over contiguous blocks of the text.
 
     Example: logitsieve compare -m model-q4.gguf --reference model-f16.gguf --text wiki.txt
     """

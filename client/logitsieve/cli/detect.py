@@ -1,5 +1,3 @@
-"""`logitsieve detect`: whether a text was drawn by a watermark's key."""
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
@@ -11,16 +9,16 @@ from logitsieve.cli.output import print_json
 
 @dataclass(frozen=True, kw_only=True)
 class DetectOptions:
-    key_file: Path = flag(MISSING, "The file that the text was drawn by.")
+    key_file: Path = flag(MISSING, "The file with the watermark's key.")
     text: Path = flag(MISSING, "A file with the text, UTF-8.")
-    model: Path = flag(MISSING, "The model, GGUF, whose tokens it has.", "--model", "-m")
+    model: Path = flag(MISSING, "The model that made the text, GGUF.", "--model", "-m")
 
 
 def command(options: DetectOptions, as_json: AsJson = False) -> None:
     """Score a text by the key of `generate --watermark-key` or `serve-gguf --watermark-key-file`.
 
-    The p-value is the chance of such a score, or a larger one, for text that was made without the
-    key. The first four tokens, and those after four tokens that the text had before, do not count.
+    The p-value is the chance of at least this score for text made without the key. The first four
+    tokens, and tokens after four that the text had before, do not count.
 
     Example: logitsieve detect --key-file key --text answer.txt -m lm.gguf
     """

@@ -1,5 +1,3 @@
-"""`logitsieve evaluate`: precision and speed of a head on contexts."""
-
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass
 from typing import Any
@@ -29,12 +27,12 @@ class EvaluateOptions:
         (), "Number of answers per row; repeatable.", "-k", min=1, show_default="1, 5, 10"
     )
     batch: int = flag(1, "Rows in each timed call.", min=1)
-    max_rows: int = flag(20_000, "Contexts judged at most, spread evenly over all.", min=1)
+    max_rows: int = flag(20_000, "Most contexts to judge, spread evenly over all.", min=1)
     threads: int = flag(1, "Number of CPU threads.", min=1)
 
 
 def command(index: IndexFolder, options: EvaluateOptions, as_json: AsJson = False) -> None:
-    """Measure a head on contexts, and the exact softmax with it.
+    """Measure a head's precision and speed on contexts, and the full softmax's.
 
     Example: logitsieve evaluate models/lm/1 --contexts heldout.npy --knob probes=2
     """

@@ -1,5 +1,3 @@
-"""`logitsieve generate`: text by a GGUF model in llama.cpp, with a head of an index."""
-
 from __future__ import annotations
 
 import sys
@@ -47,29 +45,27 @@ SETTINGS = (*DRAWS, *PENALTIES, "guidance_scale", "negative_prompt")
 
 @dataclass(frozen=True, kw_only=True)
 class HeadOptions:
-    """What answers for a model's output layer, on how many threads, and what runs the rest."""
-
     index: Path | None = flag(
         None,
-        "An index of the model's output matrix, <name>/<version>, for its heads. Without it one is"
-        " made in the background, and kept in ~/.cache/logitsieve.",
+        "An index of the model's output matrix, <name>/<version>. Without it, one is made in the"
+        " background and kept in ~/.cache/logitsieve.",
         callback=index_folder,
     )
     head: str = flag(
         "",
-        "A head of the index, at its stored knobs, by default sketch; dense is llama.cpp's own, and"
-        " makes no index.",
+        "A head of the index, at its stored knobs, by default sketch. dense is llama.cpp's own"
+        " output layer, and makes no index.",
     )
     max_error: float | None = flag(
         None,
-        "The largest chance that the head sketch takes a token that is not the best: 0 (a proof) or"
-        " more, below 1; 1e-15 if absent.",
+        "The largest chance that the head sketch chooses a wrong token: from 0 (a proof) to below"
+        " 1, by default 1e-15.",
     )
     threads: int | None = llama_threads()
     engine: EngineName = flag("auto", ENGINE)
 
     def model(self, path: Path) -> GgufModel:
-        """Read the model's header; InvalidRequest for options that do not fit, or an index."""
+        """Read the model's header; InvalidRequest for options or an index that do not fit it."""
         from logitsieve.index.reader import read_contents
         from logitsieve.llamacpp import GgufModel
 
@@ -88,7 +84,7 @@ class HeadOptions:
 
     @contextmanager
     def attached(self, context: LlamaContext, threads: int, *, dense: bool) -> Iterator[Handover]:
-        """Attach the head to a context: llama.cpp's own if `dense`, or until an index is made."""
+        """Attach the head to a context; llama.cpp's own if `dense` or until an index is made."""
         from logitsieve.cli.background import index_of_cache, warm_decoder
         from logitsieve.client.llamacpp import attach
 
@@ -111,7 +107,7 @@ class GenerateOptions:
     model: Path = flag(MISSING, "The model, GGUF.", "--model", "-m")
     prompt: tuple[str, ...] = flag(
         (),
-        "The text to continue; repeated, all are decoded together and shown at the end.",
+        "The text to continue; several texts are decoded together and shown at the end.",
         "--prompt",
         "-p",
     )
@@ -123,27 +119,27 @@ class GenerateOptions:
         encoding="utf-8-sig",
     )
     chat: bool = flag(
-        False, "The prompt is a user's message, for the model's chat template.", "--chat"
+        False, "Take the prompt for a user's message, by the model's chat template.", "--chat"
     )
-    system: str | None = flag(None, "The system's message before it, with --chat.")
+    system: str | None = flag(None, "The system message for --chat.")
     wait: bool = flag(
-        False, "After the text, wait for the index that is made in the background.", "--wait"
+        False, "After the text, wait for the index to be made in the background.", "--wait"
     )
     max_tokens: int = flag(
-        128, "Tokens of each continuation, at most.", "--max-tokens", "-n", min=1, max=1 << 30
+        128, "Most tokens of each continuation.", "--max-tokens", "-n", min=1, max=1 << 30
     )
     json_schema: Path | None = flag(
-        None, "A file with a JSON schema: each continuation is JSON of it.", "--json-schema"
+        None, "A file with a JSON schema that each continuation follows.", "--json-schema"
     )
     regex: str | None = flag(None, "A regular expression that matches each whole continuation.")
-    stop: tuple[str, ...] = flag((), "A text that ends a continuation before it; repeatable.")
+    stop: tuple[str, ...] = flag((), "A text before which a continuation ends; repeatable.")
     logprobs: bool = flag(
         False, "Add each token's log-probability under the full softmax to --json.", "--logprobs"
     )
     ctx_size: int | None = flag(
         None,
-        "Tokens that all prompts and continuations together may have. By default as many as the"
-        " model was trained on, at most 4096.",
+        "Most tokens of all prompts and continuations together; by default as many as the model was"
+        " trained on, at most 4096.",
         "--ctx-size",
         "-c",
         min=1,
@@ -151,42 +147,44 @@ class GenerateOptions:
     )
     temperature: float | None = flag(
         None,
-        "Temperature of draws; 0, the best token, unless another option of draws is given: then 1.",
+        "Temperature of draws; 0 takes the best token. By default 0, or 1 if another option of"
+        " draws is given.",
         "--temp",
         "--temperature",
     )
-    top_k: int | None = flag(None, "Draw among so many best tokens; 0: all.", "--top-k")
+    top_k: int | None = flag(None, "Draw among this many best tokens; 0: all.", "--top-k")
     top_p: float | None = flag(
-        None, "Draw among the best tokens that together have this probability.", "--top-p"
+        None, "Draw among the fewest best tokens with this total probability.", "--top-p"
     )
     min_p: float | None = flag(
-        None, "Draw among tokens with this share of the best one's probability.", "--min-p"
+        None, "Draw among tokens with at least this share of the best's probability.", "--min-p"
     )
     seed: int | None = flag(None, "Seed of the draws; fresh draws if absent.", "--seed", "-s")
     watermark_key: Path | None = flag(
         None,
-        "A file with a secret of 16 to 64 bytes, by which `logitsieve detect` knows drawn text.",
+        "A file with a secret of 16 to 64 bytes, with which `logitsieve detect` recognizes the"
+        " text.",
     )
     repetition_penalty: float | None = flag(
-        None, "Divisor of a repeated token's logit, if it is positive; its factor if negative."
+        None, "Divides a repeated token's logit if it is positive; multiplies it if negative."
     )
     presence_penalty: float | None = flag(None, "Subtracted from a repeated token's logit.")
     frequency_penalty: float | None = flag(
-        None, "Subtracted from a token's logit for each time that it is repeated."
+        None, "Subtracted from a token's logit for each occurrence."
     )
-    penalized: int | None = flag(None, "Last tokens that these penalties look at; 64 if absent.")
+    penalized: int | None = flag(None, "How many last tokens are penalized; by default 64.")
     guidance_scale: float | None = flag(
-        None, "Logits become so many times their difference from those after the negative prompt."
+        None, "Factor of the logits' difference from those after the negative prompt."
     )
     negative_prompt: str | None = flag(
         None,
-        "The text to keep away from, with --guidance-scale; with --chat another user's message. By"
+        "The text that --guidance-scale moves away from; with --chat another user's message. By"
         " default the prompt's last token.",
     )
     lookup: bool = flag(
         False,
-        "Read ahead the tokens that followed the last ones earlier in the text: no byte changes."
-        " For one prompt.",
+        "Speculate that the text repeats itself, and read ahead. The output stays the same. For one"
+        " prompt.",
         "--lookup",
     )
 
@@ -214,7 +212,6 @@ class GenerateOptions:
         return given | more
 
     def grammar(self, context: LlamaContext) -> dict[str, Any]:
-        """Return the setting of a grammar; InvalidRequest names its option."""
         if self.json_schema is None and self.regex is None:
             return {}
         if self.json_schema is not None and self.regex is not None:
@@ -229,12 +226,13 @@ class GenerateOptions:
 
 
 def command(options: GenerateOptions, heads: HeadOptions, as_json: AsJson = False) -> None:
-    """Continue a text by a GGUF model, or answer a message with --chat, as the tokens come.
+    """Continue a text by a GGUF model, or answer a message with --chat.
 
     llama.cpp computes each token's hidden state, and a head of the index chooses the token. Without
-    an index llama.cpp computes all logits until one is made in the background, with --head dense
-    throughout. Greedy unless --temp, --top-k, --top-p, --min-p, --seed or --watermark-key is given.
-    The last line, on stderr, has the speeds, exact logits a token, and proven tokens.
+    an index llama.cpp computes all logits until one is made in the background; with --head dense
+    it always does. The best token is chosen unless --temp, --top-k, --top-p, --min-p, --seed or
+    --watermark-key is given. The last line, on stderr, tells the speed, the exact logits computed
+    for each token, and how many tokens are proven.
 
     Example: logitsieve generate -m lm.gguf --index models/lm/1 --max-error 0 --prompt "The"
     """
@@ -269,7 +267,7 @@ def command(options: GenerateOptions, heads: HeadOptions, as_json: AsJson = Fals
 
 
 def _only_dense(context: LlamaContext, settings: Mapping[str, Any]) -> bool:
-    """Check, and print, that only llama.cpp can answer, as the model caps its logits."""
+    """Return True, and say so, if only llama.cpp can answer as the model caps its logits."""
     drawn = settings.get("temperature", 0) > 0 and not settings.get("top_k")
     only = context.gguf.softcap is not None and (drawn or settings["logprobs"])
     if only:
@@ -311,7 +309,7 @@ def _printable(text: str) -> str:
 
 
 class Handover:
-    """llama.cpp's own head until an index is made, then one of the index."""
+    """Generates with llama.cpp's own head until an index is made, then with a head of the index."""
 
     def __init__(
         self,
@@ -324,7 +322,7 @@ class Handover:
         self.head, self.decoder = spec["head"], decoder
         self.attached, self.making = attached, making
         self._spec, self._threads = spec, threads
-        self._before: GenerationCost | None = None  # at the handover
+        self._before: GenerationCost | None = None  # cost before the handover
 
     def follow(self, counts: GenerationCost) -> None:
         making = self.making
@@ -342,7 +340,7 @@ class Handover:
         self._say(f"The index is made after {making.seconds:.0f} s: {self.head} answers from here.")
 
     def end(self, wait: bool) -> None:
-        """Print the state of an unused index; perhaps `wait` for it."""
+        """Tell the state of an index that was not used, perhaps after a `wait` for it."""
         making = self.making
         if making is None:
             return
@@ -356,7 +354,7 @@ class Handover:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: GenerationCost, texts: int) -> str:
-        """Return the speeds before and after the handover, with `texts` texts at once."""
+        """Describe the speeds before and after the handover."""
         if self._before is None or self._before.tokens == counts.tokens:
             return self._cost(counts, texts)
         own = _dense(self._before, self.attached.context.gguf.vocab_size)
@@ -383,10 +381,7 @@ class Handover:
 
 
 def head_of(decoder: LocalDecoder, asked: str) -> str:
-    """Return the head `asked` of the index, by default `sketch`, or `full` if it has no other.
-
-    InvalidRequest names `head` if the index lacks it.
-    """
+    """Return the head that is asked for, by default `sketch` or `full`; or InvalidRequest."""
     heads = decoder.index.heads
     chosen = asked or (SKETCH if SKETCH in heads else "full")
     if chosen not in heads:
@@ -408,5 +403,5 @@ def _speed(counts: GenerationCost) -> str:
 
 
 def _dense(counts: GenerationCost, vocab_size: int) -> str:
-    # The head's time is part of llama.cpp's graph.
+    # llama.cpp's graph includes the head, so that it has no time of its own.
     return f"{_speed(counts)}, all {vocab_size:,} logits of each"

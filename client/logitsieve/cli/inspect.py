@@ -1,5 +1,3 @@
-"""`logitsieve inspect`: the contents of an index, and AUTO's choices."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,23 +17,23 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions:
     min_precision: float | None = flag(
-        None, "Show the points that AUTO takes for this P@k, from 0 to 1."
+        None, "Show the points that AUTO chooses for this P@k, from 0 to 1."
     )
-    exact: bool = flag(False, "Show the points that AUTO takes for proven answers.", "--exact")
+    exact: bool = flag(False, "Show the points that AUTO chooses for proven answers.", "--exact")
     max_error: float | None = flag(
         None,
-        "Show the points that AUTO takes for answers wrong with at most this chance: 0 (a proof) or"
-        " more, below 1.",
+        "Show the points that AUTO chooses for answers that are wrong with at most this chance,"
+        " from 0 (a proof) to below 1.",
     )
     k: int | None = flag(
-        None, "Number of answers, from 1 to V; each measured number if absent.", "-k"
+        None, "Number of answers, from 1 to V; by default each measured number.", "-k"
     )
 
 
 def command(index: IndexFolder, options: InspectOptions, as_json: AsJson = False) -> None:
-    """Show an index: heads and knobs, sizes of files, operating points and AUTO.
+    """Show an index: heads and knobs, sizes of files, operating points and AUTO's choices.
 
-    Sizes and headers are checked, digests are not: that is `logitsieve verify`.
+    Sizes and headers are checked; `logitsieve verify` also checks digests.
 
     Example: logitsieve inspect models/lm/1 --min-precision 0.99
     """

@@ -1,4 +1,4 @@
-"""Command-line options from the fields of frozen dataclasses."""
+"""Make command-line options from the fields of frozen dataclasses."""
 
 import inspect
 import math
@@ -29,10 +29,10 @@ KNOB = "Knob of the head as NAME=VALUE; repeatable."
 CORES = min(os.cpu_count() or 1, 1024)
 EngineName = Literal["llamacpp", "ik", "auto"]
 ENGINE = (
-    "What runs a GGUF model: llamacpp, ik (ik_llama.cpp), or auto: ik where it is installed and"
-    " runs the file."
+    "Engine of a GGUF model: llamacpp, ik (ik_llama.cpp), or auto, which is ik if it is installed"
+    " and runs the file."
 )
-RAY = "Share the work over a cluster of Ray: auto, HOST:PORT, or local for one on this machine."
+RAY = "Use a Ray cluster: auto, HOST:PORT, or local for a new one on this machine."
 
 
 def index_folder(path: Path | None) -> Path | None:
@@ -54,8 +54,8 @@ IndexFolder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-FEW = 10  # options of a file that are all named
-# Types in a file for fields of other types.
+FEW = 10  # an error names all options if they are fewer
+# Types that a file may have for a field of another type.
 IN_TOML: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
 
 
@@ -66,9 +66,9 @@ def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
 def with_options(command: Callable[..., None], variables: str = "") -> Callable[..., None]:
     """Return the command with an option for each field of its dataclass parameters.
 
-    A field's metadata is from `flag`, or holds "help" and, for numbers, "low" and "high". Fields of
-    tuple[X, ...] become repeatable. A parameter's default overrides the fields'. `variables`, the
-    prefix of the environment's, adds --config, a TOML file. The command line wins, then variables.
+    A field's metadata is from `flag` or `option`. Fields of tuple[X, ...] become repeatable, and a
+    parameter's default overrides the fields'. `variables`, a prefix of environment variables, adds
+    them and --config, a TOML file. The command line has precedence, then variables.
     """
     declared = inspect.signature(command, eval_str=True).parameters
     annotations = {name: parameter.annotation for name, parameter in declared.items()}
@@ -123,7 +123,7 @@ def read_options(file: Path, config: type[Any], flag: str = "config") -> dict[st
 
 
 def is_typed(option: str, context: typer.Context) -> bool:
-    """Check that an option is from the command line or the environment."""
+    """Return True if an option is from the command line or the environment."""
     source = context.get_parameter_source(option)
     return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
@@ -165,7 +165,7 @@ def _parameters(bundle: type[Any], defaults: Any, variables: str) -> Iterator[in
 
 
 def numbers(field: str, pairs: Sequence[str], like: str = "name=number") -> dict[str, float]:
-    """Read ["probes=2", "p1=0.99,p5=0.9"]; InvalidRequest names `field`."""
+    """Read numbers such as ["probes=2", "p1=0.99,p5=0.9"]; or InvalidRequest."""
     values: dict[str, float] = {}
     for pair in ",".join(pairs).split(",") if pairs else []:
         name, _, value = (part.strip() for part in pair.partition("="))
@@ -191,7 +191,7 @@ def read_text(flag: str, path: Path, allowed: str) -> str:
 
 
 def read_all(flag: str, file: IO[str]) -> str:
-    """Return the text of a file, which may be a device that never ends: InvalidRequest."""
+    """Return the text of a file; InvalidRequest if it has too many characters, or never ends."""
     text = file.read(LONGEST_TEXT + 1)
     if len(text) > LONGEST_TEXT:
         got = f"{file.name}, more than {LONGEST_TEXT:,} characters"
@@ -205,15 +205,15 @@ def llama_threads(users: str = "llama.cpp and the index") -> Any:
 
 
 def say_engine(context: "LlamaContext", asked: str) -> None:
-    """Print which engine `auto` took, unless it is llama.cpp."""
+    """Tell which engine `auto` chose, unless it is llama.cpp."""
     if asked == "auto" and context.host.engine == "ik":
         print(f"{context.host.name} runs the model.", file=sys.stderr)
 
 
 def idle_cores() -> int:
-    """Count the idle cores, 1 or more; all cores without Linux's /proc.
+    """Count the idle cores, at least 1; all cores without Linux's /proc.
 
-    A llama.cpp thread on a shared core slows all, as they wait in busy loops.
+    A llama.cpp thread that shares its core slows all others, which wait for it in busy loops.
     """
     try:
         runnable = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
@@ -223,7 +223,7 @@ def idle_cores() -> int:
 
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor | None]:
-    """Return an executor on the Ray cluster at `address`, if any; MissingExtra, InvalidRequest."""
+    """Return an executor on the Ray cluster at `address`, or None without an address."""
     if address is None:
         return nullcontext()
     require("ray", "ray")

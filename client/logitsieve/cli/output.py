@@ -1,4 +1,4 @@
-"""Tables and JSON on stdout, progress on stderr."""
+"""Print tables and JSON to stdout, and progress to stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from logitsieve.utils.options import StageLines, no_progress
 if TYPE_CHECKING:
     from logitsieve.training.trainer import TrainingStatus
 
-PIPED_WIDTH = 160  # columns without a terminal
+PIPED_WIDTH = 160  # columns if stdout is no terminal
 
 
 def print_json(value: Any) -> None:
@@ -78,7 +78,7 @@ class _Speed(ProgressColumn):
 
 
 class TrainDisplay:
-    """Progress on stderr: bars on a terminal, else stage lines; a line for each validation."""
+    """Shows progress on stderr as bars on a terminal, else as lines; validations are lines."""
 
     def __init__(self, display: Progress, title: str, resumed: bool = False) -> None:
         self._display, self._resumed = display, resumed
@@ -90,7 +90,6 @@ class TrainDisplay:
         self._update(stage, done, total, f"{done:,}")
 
     def step(self, status: TrainingStatus) -> None:
-        """Show a step; validations and resumed starts are lines."""
         if self._resumed:
             self._resumed = False
             self.say(f"Going on at step {status.steps:,} of {status.total:,}.")
@@ -110,7 +109,7 @@ class TrainDisplay:
         return f"{value:.2f}" if value < 1e6 else f"{value:.2e}"
 
     def _update(self, stage: str, done: int, total: int, note: str) -> None:
-        if stage not in self._tasks:  # at `done`: earlier steps count for no speed
+        if stage not in self._tasks:  # steps before `done` do not count for the speed
             self._tasks[stage] = self._display.add_task(stage, completed=done, note=note)
         self._display.update(self._tasks[stage], completed=done, total=total or None, note=note)
 

@@ -1,4 +1,4 @@
-"""Tables of operating points and AUTO's choices."""
+"""Print tables of operating points and AUTO's choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Choice = dict[str, Any]
 
-PRICED = 0.998, 0.999, 0.9995  # values of P@1; the microseconds of each are printed
+PRICED = 0.998, 0.999, 0.9995  # values of P@1 for which times are printed
 K_LABELS = {1: "1", 5: "2-5", 10: "6-10", BEYOND: "11 or more"}
 
 
@@ -27,7 +27,7 @@ def auto_of(index: Index) -> Auto:
 
 
 def print_points(index: Index, bounds: bool = False) -> None:
-    """Print a line for each operating point; with `bounds`, each P@k with its lower 95 % bound."""
+    """Print a line for each operating point; `bounds` adds the lower 95 % bound of each P@k."""
     calibration = index.measured
     if calibration is None:
         return
@@ -125,7 +125,7 @@ def goal(auto: Auto, precision: float | None, max_error: float | None = None) ->
 
 
 def without_contexts(calibration: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return `calibration` with the size of its contexts, not their numbers."""
+    """Return `calibration` with the size of its contexts in place of their numbers."""
     if calibration is None or "contexts" not in calibration:
         return None if calibration is None else dict(calibration)
     contexts = {name: calibration["contexts"][name] for name in ("rows", "dim")}

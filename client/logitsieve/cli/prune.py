@@ -1,5 +1,3 @@
-"""`logitsieve prune`: old versions removed."""
-
 import secrets
 import shutil
 from pathlib import Path
@@ -17,9 +15,9 @@ def command(
     keep: Annotated[int, typer.Option(min=1, help="Number of the highest versions to keep.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Remove old versions of every model, except the highest and versions with an alias.
+    """Remove all versions of every model except the highest ones and those with an alias.
 
-    A server that has one of them loaded keeps answering with it.
+    A server that has loaded a removed version keeps answering with it.
 
     Example: logitsieve prune models --keep 3
     """
@@ -31,7 +29,7 @@ def command(
     names = sorted(folder for folder in models.iterdir() if is_name(folder.name))
     folders = [folder for folder in names if folder.is_dir()]
     for folder in folders:
-        read_aliases(folder)  # refuses a spoiled file before anything is removed
+        read_aliases(folder)  # refuses a damaged file before anything is removed
     removed = [str(path) for folder in folders for path in prune(folder, keep)]
     if as_json:
         print_json({"removed": removed})
@@ -55,7 +53,7 @@ def prune(model: Path, keep: int) -> list[Path]:
         staying = {*versions[-keep:], *read_aliases(model).values()}
         old = [model / str(version) for version in versions if version not in staying]
         for path in old:
-            # Renamed first: a version's folder is always complete.
+            # Renaming it first keeps every version's folder complete.
             leaving = path.rename(model / f"{TEMPORARY}{secrets.token_hex(8)}")
             shutil.rmtree(leaving)
     return old

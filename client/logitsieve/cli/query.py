@@ -1,5 +1,3 @@
-"""`logitsieve query`: needs no extra, only a server."""
-
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
@@ -27,8 +25,6 @@ TIMEOUT = "Seconds to wait for the answer: more than 0, at most 3600."
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The address of a server, and the secrets to connect to it."""
-
     address: str = flag(
         ADDRESS, "host:port of the server.", envvar="LOGITSIEVE_ADDRESS", show_envvar=False
     )
@@ -39,10 +35,9 @@ class ServerOptions:
     )
     tls_cert: Path | None = flag(None, "PEM file of the client's certificate.")
     tls_key: Path | None = flag(None, "PEM file of the private key of --tls-cert.")
-    api_key_file: Path | None = flag(None, "File with an API key alone.")
+    api_key_file: Path | None = flag(None, "File with an API key and nothing else.")
 
     def open(self, client: type[Client]) -> Client:
-        """Return a client, with TLS if one of its options asks for it."""
         by_tls = self.tls or self.tls_ca or self.tls_cert or self.tls_key
         tls = Tls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if by_tls else None
         api_key = None  # LOGITSIEVE_API_KEY
@@ -57,32 +52,32 @@ class QueryOptions:
     hidden_states: Path | None = flag(None, "File of context vectors, a .npy array [B, D] or [D].")
     k: int = flag(5, "Number of answers per row.", "-k", min=1)
     head: str = flag(
-        "", "Name of the head; absent: the fastest, and for --num-samples sketch or full."
+        "", "Name of the head; by default the fastest, and for --num-samples sketch or full."
     )
     knob: tuple[str, ...] = flag((), KNOB, metavar="NAME=VALUE")
     min_precision: float | None = flag(
-        None, "Let the server pick the fastest point with at least this P@k, from 0 to 1."
+        None, "Let the server choose the fastest point with at least this P@k, from 0 to 1."
     )
     exact: bool = flag(
-        False, "Let the server pick the fastest point that proves answers.", "--exact"
+        False, "Let the server choose the fastest point that proves answers.", "--exact"
     )
     max_error: float | None = flag(
-        None, "The largest chance that a row is wrong: 0 (a proof) or more, below 1."
+        None, "The largest chance that a row is wrong, from 0 (a proof) to below 1."
     )
     normalizer: NormalizerName | None = flag(
         None,
-        "Normalizer of the log-probabilities; absent: full for the best ids,"
-        " the server's choice for draws.",
+        "Normalizer of the log-probabilities; by default full for the best ids, and the server's"
+        " choice for draws.",
     )
     width: float | None = flag(
         None,
-        "Nats that the proven interval of log Z may span, 1e-09 to 100: each log-probability is"
-        " within it of the true one. Without --normalizer the server chooses how.",
+        "Limit on the error of log-probabilities, in nats, 1e-09 to 100: the width of a proven"
+        " interval of log Z. Without --normalizer the server chooses how to compute it.",
     )
     num_samples: int = flag(0, "Draw N ids per row instead of the best ones.", min=0, metavar="N")
     seed: int | None = flag(
         None,
-        "Seed of the draws of --num-samples, spread over the rows; fresh draws if absent.",
+        "Seed of the draws of --num-samples, spread over the rows; by default a fresh one.",
         min=0,
     )
     temperature: float = flag(
@@ -90,13 +85,13 @@ class QueryOptions:
         "Temperature of the draws of --num-samples: 0, or 1e-05 to 10000.",
         "--temperature",
         "--temp",
-        callback=lambda value: checked_temperature(value),  # typer reads the parameters
+        callback=lambda value: checked_temperature(value),  # typer passes by parameters' names
     )
     replace: bool = flag(
-        True, "Draw with replacement, or --num-samples different ids.", "--replace/--no-replace"
+        True, "Draw with replacement, or draw different ids.", "--replace/--no-replace"
     )
     vocab_file: Path | None = flag(
-        None, "Text file of the words by id, one per line, to show with the ids."
+        None, "Text file of the words by id, one per line, which are shown with the ids."
     )
 
     def ask(self, client: DecoderClient, rows: np.ndarray) -> TopKReply | SampleReply:
@@ -128,11 +123,11 @@ def command(
     server: ServerOptions,
     options: QueryOptions,
     what: Annotated[
-        Literal["models"] | None, typer.Argument(help="models: list the models of the server.")
+        Literal["models"] | None, typer.Argument(help="models lists the models of the server.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a server for the next tokens, or by `query models` for its models.
+    """Ask a server for the next tokens, or with `query models` for its models.
 
     Example: logitsieve query --address localhost:50051 --model lm --hidden-states h.npy -k 5
     """
@@ -171,7 +166,7 @@ def _refuse_words_of_others(words: list[str], model: ModelInfo) -> None:
 
 
 def vocabulary_sha256(words: list[str]) -> str:
-    """Return the hash of an index's file of these words, a server's `vocabulary_id`."""
+    """Return the `vocabulary_id` of a model with these words: the hash of their file."""
     return sha256("".join(f"{word}\n" for word in words).encode()).hexdigest()
 
 

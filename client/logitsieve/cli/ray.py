@@ -1,5 +1,3 @@
-"""`logitsieve ray`: indexes in shards on a Ray cluster."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,9 +15,7 @@ if TYPE_CHECKING:
 Action = Literal["up", "status", "down"]
 
 
-Address = Annotated[
-    str, typer.Option(help="The Ray cluster: auto for this node's own, or host:port.")
-]
+Address = Annotated[str, typer.Option(help="The Ray cluster: auto for this node's, or host:port.")]
 
 
 def command(
@@ -29,11 +25,11 @@ def command(
     address: Address = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Serve indexes in shards on Ray, show ingresses and versions, or end all.
+    """Serve indexes in shards on Ray, show ingresses and versions, or stop everything.
 
     `up` runs every shard of --model-repository and, on each node with the resource --serve-on, an
-    ingress: a server with the options of `serve`. Run again, it follows the folder: new versions
-    answer, missing ones close. --threads is for each replica.
+    ingress, which is a server with the options of `serve`. Another `up` opens versions that are new
+    in the folder and closes those that are gone. --threads is for each replica.
 
     Example: logitsieve ray up --model-repository models-4 --replicas 2 --serve-on ingress
     """

@@ -1,5 +1,3 @@
-"""`logitsieve serve`: the gRPC server."""
-
 import os
 from contextlib import nullcontext
 
@@ -7,7 +5,7 @@ from logitsieve.cli.output import bars
 from logitsieve.server.config import ServeConfig
 from logitsieve.utils.options import no_progress
 
-# The thread that waits for events reads the sockets too, or each call passes one more thread.
+# Without this, each call would pass through a thread more: one waits for events, another reads.
 EXPERIMENTS = "-event_engine_listener"
 
 

@@ -1,5 +1,3 @@
-"""`logitsieve serve-gguf`: an OpenAI-compatible endpoint over a GGUF model."""
-
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,14 +18,14 @@ def command(
     heads: HeadOptions,
     config: CompletionsConfig,
     given: Annotated[
-        Path | None, typer.Option("--model", "-m", help="The model, in place of the argument.")
+        Path | None, typer.Option("--model", "-m", help="The model, instead of the argument.")
     ] = None,
     gguf: Annotated[Path | None, typer.Argument(metavar="MODEL", help="The model, GGUF.")] = None,
 ) -> None:
-    """Score and continue texts by a GGUF model over HTTP, in OpenAI's interface.
+    """Score and continue texts by a GGUF model over HTTP, with OpenAI's interface.
 
-    Prompt log-probabilities (echo with logprobs) are exact, and the same in any batch; draws depend
-    only on their seed. llama.cpp's own output layer answers until an index is made.
+    Log-probabilities of prompts (echo with logprobs) are exact and do not depend on other requests;
+    draws depend only on their seed. llama.cpp's own output layer answers until an index is made.
 
     Example: logitsieve serve-gguf model.gguf --port 8080
     """

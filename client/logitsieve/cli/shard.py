@@ -1,5 +1,3 @@
-"""`logitsieve shard`: an index split by the rows of W."""
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
@@ -14,9 +12,9 @@ class ShardOptions:
 
 
 def command(index: IndexFolder, options: ShardOptions, as_json: AsJson = False) -> None:
-    """Write the rows of W of an index as several indexes, OUT/shards/1, 2, ...
+    """Split an index by the rows of W into several indexes, OUT/shards/1, 2, ...
 
-    Every byte of the index is checked first. Each shard keeps the heads that bound all rows.
+    Every byte of the index is checked first. Each shard has the heads that bound all rows.
 
     Example: logitsieve shard models/lm/1 --shards 4 --out models-4/lm/1
     """

@@ -1,5 +1,3 @@
-"""`logitsieve train`: a language model, and an index of it."""
-
 from __future__ import annotations
 
 import json
@@ -49,7 +47,7 @@ def _show_losses(asked: bool) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ToServing:
     capture: int | None = flag(
-        None, "Number of contexts to capture afterwards, spread over the text.", min=2
+        None, "Number of contexts to capture after training, spread over the text.", min=2
     )
     build: Path | None = flag(
         None, "The index to build from those contexts: a new <name>/<version>."
@@ -132,7 +130,7 @@ def command(
     """Train an LSTM language model on a text file.
 
     The text is encoded once, into --out. Ctrl-C saves and stops; the same command with --resume
-    goes on, also after any other end.
+    continues, also after a crash.
 
     Example: logitsieve train --text corpus.txt.gz --loss lsh --out runs/lsh --capture 200000
     """
@@ -164,7 +162,7 @@ def command(
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Yield a callback, true after SIGINT or SIGTERM; a second one ends the process."""
+    """Yield a function that is True after SIGINT or SIGTERM; a second signal ends the process."""
     signalled = Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -187,7 +185,7 @@ def _refuse_changes(ctx: typer.Context, run: TrainConfig, config: TrainConfig) -
 
 
 def _capture(model: LanguageModel, ids: Any, most: int, out: Path, progress: Progress) -> int:
-    """Capture contexts from all over the text, unless done before."""
+    """Capture contexts spread over the text, unless an earlier run has done so."""
     import torch
 
     from logitsieve.index_builder.capture import CaptureConfig, capture

@@ -1,5 +1,3 @@
-"""`logitsieve tune`: operating points from a sweep of knobs."""
-
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from logitsieve.index_builder import TuneConfig, tune
 @dataclass(frozen=True, kw_only=True)
 class TuneFiles:
     contexts: str = flag(
-        MISSING, "Contexts to judge on, unseen by the build, in any form that it takes."
+        MISSING, "Contexts to judge on, which the build has not seen, in any form that it takes."
     )
     out: Path = flag(MISSING, "The index to write: a new folder <name>/<version>.")
 
@@ -21,7 +19,7 @@ class TuneFiles:
 def command(
     index: IndexFolder, files: TuneFiles, config: TuneConfig, as_json: AsJson = False
 ) -> None:
-    """Sweep the knobs of every head into operating points, in a new version that shares all files.
+    """Measure every head at many settings of its knobs, in a new version that shares all files.
 
     Example: logitsieve tune models/lm/1 --contexts heldout.npy --out models/lm/2
     """

@@ -1,5 +1,3 @@
-"""`logitsieve verify`: the full check of an index."""
-
 from typing import Annotated
 
 import typer
@@ -15,7 +13,7 @@ AllRows = Annotated[
 def command(index: IndexFolder, all_rows: AllRows = False, as_json: AsJson = False) -> None:
     """Check every byte and every number of an index, and rows of its sketch against W.
 
-    Exit code 1 names the damaged file and the reason. Each call reads all.
+    The exit code is 1 if a file is damaged; the error names it. Nothing is cached between calls.
 
     Example: logitsieve verify models/lm/1
     """
