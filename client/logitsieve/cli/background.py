@@ -93,7 +93,6 @@ class BackgroundIndex:
     def __init__(
         self, gguf: Path, out: Path, opened: Callable[[Path], LocalDecoder], engine: str = "auto"
     ) -> None:
-        """Start the process; raises MissingExtra, or OSError if the cache is read-only."""
         require("builder", "numba", "threadpoolctl")
         self.decoder: LocalDecoder | None = None
         self.error = ""

@@ -204,7 +204,6 @@ class Attachment:
 def _refuse_another_matrix(
     layer: nn.Linear, bias: Tensor | None, decoder: Decoder, k: int, spec: ModelSpec
 ) -> None:
-    """InvalidRequest unless the decoder's logits are the layer's, up to rounding."""
     hidden_BD = _random_contexts(layer.in_features)
     reply = decoder.topk(hidden_BD.numpy(), k, **spec)
     ids_BK = torch.from_numpy(reply.ids).long()

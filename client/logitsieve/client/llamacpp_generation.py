@@ -135,7 +135,6 @@ class Generation:
             self.counts.seconds += perf_counter() - began
 
     def _fitting(self, running: Sequence[Continuation]) -> list[int]:
-        """Return the numbers of sequences that have not ended and have room for a token."""
         left = [each.number for each in running if not each.over]
         fitting = {*self.context.fitting(self._with_negative(left))}
         return [number for number in left if fitting.issuperset(self._with_negative([number]))]
@@ -154,7 +153,6 @@ class Generation:
         return self._guided(self.context.step(dict(pairs)))
 
     def _with_negative(self, numbers: list[int]) -> list[int]:
-        """Add the numbers of the sequences with the negative prompts, if there are any."""
         first = len(self._sequences)
         return numbers + [first + number for number in numbers if self._negative]
 
@@ -210,7 +208,6 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 def _negative(
     context: LlamaContext, prompts: list[list[int]], options: GenerationOptions
 ) -> list[list[int]]:
-    """Return the negative prompt for each prompt, or none without guidance."""
     if options.guidance_scale == 1:
         return []
     if context.gguf.softcap is not None:

@@ -43,7 +43,6 @@ class RowEdits:
         return sorted({*self.bias, *repeated})
 
     def listed(self) -> Self:
-        """Replace the matcher by a list of the ids that it allows."""
         if self.matcher is None:
             return self
         allowed = allowed_ids(self.matcher)
@@ -153,7 +152,6 @@ class DecoderOutput:
         self._vocab_size, self._softcap = vocab_size, softcap
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
-        """Choose by the decoder; InvalidRequest if a softcap needs a `top_k`."""
         if self._softcap is not None and (drawing or any(edit.valued for edit in edits)):
             listed = [edit.listed() for edit in edits]
             return self._softcapped(rows, listed, drawing, self._softcap)
@@ -256,7 +254,6 @@ def _apart(edited: Float64, logits: Float64, edit: RowEdits) -> bool:
 
 
 def as_constraints(edits: Sequence[RowEdits]) -> Constraints | None:
-    """Return the edits of all rows, or None if there are none."""
     lists: dict[str, Any] = {}
     if any(edit.banned for edit in edits):
         lists["banned"] = [list(edit.banned) for edit in edits]

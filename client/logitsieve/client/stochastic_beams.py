@@ -111,7 +111,6 @@ def _begun(seeds: UInt64) -> _Live:
 
 
 def _seeds(live: _Live, seeds: UInt64, rows: Int64) -> UInt64:
-    """Hash each row's sentence seed and tokens to a seed."""
     beams = live.ended.shape[1]
     of_rows = ((seeds[live.groups[row // beams]], row // beams, row % beams) for row in rows)
     made = [

@@ -15,7 +15,6 @@ STRONGEST = 1e3  # largest guidance scale, of either sign
 
 
 def whole(field: str, value: Any, low: int, high: float = inf) -> int:
-    """Return an int between `low` and `high`."""
     if type(value) is int and low <= value <= high:
         return value
     try:
@@ -30,7 +29,6 @@ def whole(field: str, value: Any, low: int, high: float = inf) -> int:
 
 
 def number(field: str, value: Any, low: float, high: float) -> float:
-    """Return a float between `low` and `high`."""
     if type(value) is float and low <= value <= high:
         return value
     real = isinstance(value, Real) and not isinstance(value, bool)
@@ -40,7 +38,6 @@ def number(field: str, value: Any, low: float, high: float) -> float:
 
 
 def flag(field: str, value: Any) -> bool:
-    """Return a bool; no other type is converted."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidRequest(field, f"{value!a:.80}", "True or False")
     return bool(value)
@@ -75,7 +72,6 @@ def vector(field: str, values: ArrayLike | None, rows: int, dtype: Any, kinds: s
 
 
 def as_array(field: str, values: ArrayLike, allowed: str) -> np.ndarray[Any, Any]:
-    """Convert nested lists, an array or a tensor to an array."""
     try:
         return np.asarray(on_host(values))
     except (TypeError, ValueError) as error:

@@ -187,7 +187,6 @@ def asked_precision(
 def asked_max_error(
     max_error: Any, knobs: KnobValues = (), precision: float | None = None
 ) -> float | None:
-    """Check `max_error` together with the other keywords."""
     if max_error is None:
         return None
     if precision is not None or "max_error" in dict(knobs):
@@ -197,7 +196,6 @@ def asked_max_error(
 
 
 def asked_width(width: float | None) -> float:
-    """Check `width`; None becomes infinity."""
     return inf if width is None else number("width", width, NARROWEST, WIDEST)
 
 
@@ -205,7 +203,6 @@ DEFAULT_SPEC = ResolvedSpec(True, None, "", (), "")
 
 
 def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
-    """Check the keywords of a request."""
     if spec.keys().isdisjoint(ModelSpec.__annotations__):
         return DEFAULT_SPEC
     head, knobs = spec.get("head", ""), spec.get("knobs")

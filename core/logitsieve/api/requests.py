@@ -256,7 +256,6 @@ class BeamStepRequest(Request[BeamStepReply]):
 
 
 def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:
-    """Check a temperature, and return a float."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if real and (value == 0 or COLDEST <= value <= hottest):
         return float(value)

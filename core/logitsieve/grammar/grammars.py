@@ -196,14 +196,11 @@ class LlMatcher:
         return bool(self._mask[token >> 5] >> (token & 31) & 1)
 
     def _refuse(self) -> None:
-        """InvalidRequest if the matcher has failed, such as by exceeding a limit."""
         if self._matcher.is_error():
             raise InvalidRequest(self._name, _reason(self._matcher), "a simpler one, of some text")
 
 
 class _Tokens:
-    """The tokenizer's interface for llguidance."""
-
     bos_token_id = None
 
     def __init__(self, parts: TokenizerParts) -> None:

@@ -131,7 +131,6 @@ class LlamaModel:
         return model
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Return `work()`; InvalidRequest where the engine would end the process."""
         try:
             return self.host.without_abort(work)
         except Aborted as error:

@@ -87,14 +87,12 @@ def representable(hidden_states: Float32, kind: str) -> Float32:
 
 
 def _refuse_other_past(first_ND: Float32, second_ND: Float32) -> None:
-    """Raise OtherLogits if another last token changed the rows of the tokens before it."""
     change = np.abs(first_ND - second_ND).max(axis=1)
     if not (change <= CHANGED * np.sqrt((first_ND**2).mean(axis=1))).all():
         raise OtherLogits("its attention is not causal: a token's logits depend on later ones")
 
 
 def _refuse_other_batch(few_ND: Float32, many_ND: Float32) -> None:
-    """Raise OtherLogits if reading more tokens at once changed the rows of the first ones."""
     gap = np.linalg.norm(many_ND - few_ND, axis=1)
     if not (gap <= ALIKE * np.linalg.norm(few_ND, axis=1)).all():
         raise OtherLogits(f"{MANY} tokens read at once give other hidden states than {len(few_ND)}")
