@@ -20,7 +20,7 @@ from logitsieve.client.connection import (
     Tls,
     seconds,
 )
-from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder, awaited
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder, awaited, to_reply
 from logitsieve.client.stream import AsyncDecodeStream, DecodeStream, StreamOptions
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.decoder_pb2_grpc import DecoderStub, ModelsStub
@@ -187,8 +187,8 @@ class DecoderConnection(Connection):
         timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
         return StreamOptions(timeout_s, self._metadata, self._max_message_bytes, self._exception)
 
-    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        return self._call(getattr(self._decoder, rpc.name), request, lambda response: response)
+    def _reply(self, rpc: Rpc[Any], request: Any) -> Any:
+        return self._call(getattr(self._decoder, rpc.name), request, partial(to_reply, rpc))
 
     async def _listed(self) -> list[ModelInfo]:
         models, request = list[ModelInfo](), pb.ListModelsRequest()

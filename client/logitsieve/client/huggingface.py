@@ -113,11 +113,6 @@ class Attachment:
         model.init_continuous_batching = _refuse_batching  # generate_batch calls it too
         self._watch = model.register_forward_hook(self._refuse_changed_logits)
 
-    def _watch_last(self) -> None:
-        """Check logits after all hooks that the model has by now."""
-        self._watch.remove()
-        self._watch = self.model.register_forward_hook(self._refuse_changed_logits)
-
     def detach(self) -> None:
         """Restore the output layer; may be called again."""
         if self.model.get_output_embeddings() is not self.head:
@@ -142,7 +137,8 @@ class Attachment:
             raise InvalidRequest("custom_generate", "a loop of its own", "none: it may draw anyhow")
         if kwargs.get("cache_implementation") == "paged":  # it has its own sampler
             raise InvalidRequest("cache_implementation", "'paged'", "a cache of one batch")
-        self._watch_last()
+        self._watch.remove()  # registered again, the hook runs after all that the model has by now
+        self._watch = self.model.register_forward_hook(self._refuse_changed_logits)
         self.model._get_logits_processor = self._processors
         shared = self.model.config.is_encoder_decoder and not hasattr(self.model, "_reorder_cache")
         if shared:

@@ -138,11 +138,8 @@ class RemoteDecoder(Decoder):
     """
 
     @abstractmethod
-    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        """Return the response to a request, or raise one of our exceptions."""
-
     def _reply(self, rpc: Rpc[R], request: Any) -> R:
-        return to_reply(rpc, self._ask(rpc, request))
+        """Return the reply to a message, or raise one of our exceptions."""
 
     def _rows(self, hidden_states: ArrayLike) -> np.ndarray:
         return as_wire(hidden_states)
@@ -170,8 +167,5 @@ class AsyncRemoteDecoder(AsyncClosing):
     _most_ids = RemoteDecoder._most_ids
 
     @abstractmethod
-    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
-        """Return the response to a request, or raise one of our exceptions."""
-
     async def _reply(self, rpc: Rpc[R], request: Any) -> R:
-        return to_reply(rpc, await self._ask(rpc, request))
+        """Return the reply to a message, or raise one of our exceptions."""

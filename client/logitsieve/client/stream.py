@@ -14,13 +14,14 @@ import grpc
 from logitsieve.api.errors import DeadlineExceeded, LogitsieveError, RequestTooLarge, Unavailable
 from logitsieve.client.connection import Closing
 from logitsieve.client.errors import of_message
-from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder
+from logitsieve.client.remote_decoder import AsyncRemoteDecoder, RemoteDecoder, to_reply
 from logitsieve.v1 import decoder_pb2 as pb
-from logitsieve.v1.rpcs import Rpc
+from logitsieve.v1.rpcs import Reply, Rpc
 
 OUTBOX = 64  # requests that wait to be sent; more callers block
 
 M = TypeVar("M")  # a mailbox for one reply
+R = TypeVar("R", bound=Reply)
 
 
 class StreamOptions(NamedTuple):
@@ -73,15 +74,15 @@ class PendingReplies(Generic[M]):
         if (mailbox := self._waiting.pop(response.id, None)) is not None:
             self._put(mailbox, response)
 
-    def open(self, rpc: Rpc[Any], reply: Any) -> Any:
-        """Return the response in a reply, or raise its exception."""
-        if isinstance(reply, grpc.RpcError):
-            raise self._options.to_exception(reply) from reply
-        if reply is None:
+    def open(self, rpc: Rpc[R], put: Any) -> R:
+        """Return the reply in what was `put` into a mailbox, or raise its exception."""
+        if isinstance(put, grpc.RpcError):
+            raise self._options.to_exception(put) from put
+        if put is None:
             raise self._over()
-        if reply.HasField("error"):
-            raise of_message(reply.error)
-        return getattr(reply, rpc.field)
+        if put.HasField("error"):
+            raise of_message(put.error)
+        return to_reply(rpc, getattr(put, rpc.field))
 
     def end(self, why: str | grpc.RpcError) -> None:
         """Fail all current and future calls; the first reason counts."""
@@ -121,7 +122,7 @@ class DecodeStream(Closing, RemoteDecoder):
         self._call.cancel()
         self._reader.join()
 
-    def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+    def _reply(self, rpc: Rpc[R], request: Any) -> R:
         until = monotonic() + self.timeout_s
         message, mailbox = self._pending.write(rpc, request)
         try:
@@ -173,7 +174,7 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         self._reader.cancel()
         await asyncio.wait((self._reader,))
 
-    async def _ask(self, rpc: Rpc[Any], request: Any) -> Any:
+    async def _reply(self, rpc: Rpc[R], request: Any) -> R:
         message, mailbox = self._pending.write(rpc, request)
         try:
             async with asyncio.timeout(self.timeout_s):

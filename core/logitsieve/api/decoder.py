@@ -85,9 +85,8 @@ class Decoder(ABC):
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
         """Return the engine for a request about `rows` rows with `k` ids each."""
 
-    def _answer(self, spec: ModelSpec, request: Request[R]) -> R:
-        k = min(request.ids_a_row, self._most_ids)
-        purpose = request.purpose(request.constraints is not None)
+    def _answer(self, spec: ModelSpec, request: Request[R], k: int = 1) -> R:
+        purpose = request.PURPOSE if request.constraints is None else request.CONSTRAINED
         return self.engine_for(spec, len(request.hidden_states), k, purpose).answer(request)
 
     @shows_keywords(ModelSpec, DEFAULTS)
@@ -108,7 +107,7 @@ class Decoder(ABC):
             check_keywords(ModelSpec, spec)
         hidden_states = _for_engine(self, hidden_states)
         k = whole("k", k, 1, self._most_ids)
-        return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints))
+        return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints), k)
 
     @shows_keywords(ModelSpec, DEFAULTS)
     def score(
@@ -168,7 +167,8 @@ class Decoder(ABC):
         """
         hidden_states = self._rows(hidden_states)
         ready = Beams.of(len(hidden_states), scores, beams_in, beams_out, options)
-        return self._answer(options, BeamStepRequest(hidden_states, ready, constraints=constraints))
+        request = BeamStepRequest(hidden_states, ready, constraints=constraints)
+        return self._answer(options, request, min(ready.beams_out, self._most_ids))
 
 
 def _for_engine(decoder: Decoder, hidden_states: ArrayLike) -> Float32:

@@ -183,16 +183,6 @@ class Request(ABC, Generic[R_co]):
     PURPOSE: ClassVar[Purpose] = ""
     CONSTRAINED: ClassVar[Purpose] = ""  # the purpose with constraints
 
-    @classmethod
-    def purpose(cls, constrained: bool) -> Purpose:
-        """Return the purpose of a request with or without constraints."""
-        return cls.CONSTRAINED if constrained else cls.PURPOSE
-
-    @property
-    def ids_a_row(self) -> int:
-        """The number of best ids a row that AUTO chooses a head for."""
-        return 1
-
     @property
     def options(self) -> Mapping[str, Any]:
         """The fields of this kind of request, with their names in decoder.proto."""
@@ -215,11 +205,6 @@ class TopKRequest(Request[TopKReply]):
     k: int
 
     METHOD, ASKED, PURPOSE = "topk", "k", "best"
-
-    @property
-    def ids_a_row(self) -> int:
-        """See `Request`."""
-        return self.k
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,11 +233,6 @@ class BeamStepRequest(Request[BeamStepReply]):
     beams: Beams
 
     METHOD, ASKED, PURPOSE = "beam_step", "beams", "steps"
-
-    @property
-    def ids_a_row(self) -> int:
-        """See `Request`."""
-        return self.beams.beams_out
 
 
 def checked_temperature(value: Any, hottest: float = HOTTEST) -> float:

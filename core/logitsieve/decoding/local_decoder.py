@@ -27,7 +27,7 @@ from logitsieve.heads.sketch import SketchHead
 from logitsieve.index import Index
 
 ENGINES_KEPT = 64  # clients use a handful, but each new value of a knob makes another
-CHOICES_KEPT = 256  # combinations of batch size, class of k and ResolvedSpec
+CHOICES_KEPT = 256  # combinations of a spec without a head, a purpose, rows and k
 
 
 class LocalDecoder(Decoder):
@@ -68,13 +68,14 @@ class LocalDecoder(Decoder):
         """See `Decoder`."""
         auto = self.auto
         if not spec and purpose in ("", "best"):  # a shortcut to the same answer
-            return self._chosen(auto.batch(rows), 0, DEFAULT_SPEC)
+            return self._chosen(DEFAULT_SPEC, "", auto.batch(rows), 0)
         if (model := spec.get("model", "")) not in self._names:
             raise ModelNotFound(f"model: got {model}, here is only {self._names[-1]}", "model")
-        asked = fitted_to(resolved_spec(spec), purpose, auto, rows)
+        asked = resolved_spec(spec)
         if not asked.automatic:
             return self.engine(asked.head, asked.knobs, asked.normalizer, asked.width)
-        return self._chosen(auto.batch(rows), auto.k_class(k, asked.precision), asked)
+        k_class = 0 if asked.precision is None else auto.k_class(k, asked.precision)
+        return self._chosen(asked, purpose, rows, k_class)
 
     def warm(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile every kernel that a request may need; `progress` as `Index.warm` calls it."""
@@ -115,8 +116,11 @@ class LocalDecoder(Decoder):
                 raise InvalidKnob(f"knobs.{knob}", value, "a finite number")
         return head.with_knobs(**dict(knobs))
 
-    def _choose(self, batch: int, k: int, spec: ResolvedSpec) -> LocalEngine:
-        setting = self.auto.choose(batch, k, spec.precision, spec.max_error)
+    def _choose(self, spec: ResolvedSpec, purpose: Purpose, rows: int, k: int) -> LocalEngine:
+        spec = fitted_to(spec, purpose, self.auto, rows)
+        setting = spec.head, spec.knobs
+        if spec.automatic:
+            setting = self.auto.choose(rows, k, spec.precision, spec.max_error)
         return self.engine(*setting, spec.normalizer, spec.width)
 
     def _make_engine(

@@ -20,7 +20,7 @@ from logitsieve.api.results import (
     Provenance,
     offsets_of,
 )
-from logitsieve.heads._base.edits import Edits, among, answerable, keys_of, no_edits
+from logitsieve.heads._base.edits import Edits, among, keys_of, no_edits
 from logitsieve.heads._base.head import Softmax
 from logitsieve.heads._base.kernel_head import Head
 from logitsieve.kernels.topk.merge import merge_edited
@@ -35,10 +35,6 @@ class ListedLogits(NamedTuple):
     offsets: Int64  # [B+1]
     ids: Int32  # distinct within a row
     logits: Float64  # -inf for forbidden ids
-
-    def answerable(self) -> Int64:
-        """Count the allowed ids of each row, [B]."""
-        return answerable(self.offsets, self.logits)
 
 
 def edits_of(

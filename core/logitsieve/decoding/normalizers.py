@@ -11,12 +11,11 @@ from typing import ClassVar, NamedTuple, Self, cast
 import numpy as np
 
 from logitsieve.api.errors import InvalidRequest
-from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, Provenance, UInt64
 from logitsieve.decoding.logit_edits import BestLogits, ListedLogits, edit_candidates, token_logits
-from logitsieve.heads._base.edits import Edits, among, keys_of
+from logitsieve.heads._base.edits import Edits, among, answerable, keys_of
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head
-from logitsieve.heads.full import Drawn, FullHead
+from logitsieve.heads.full import FullHead
 from logitsieve.heads.sketch import SketchHead
 from logitsieve.heads.svd import SvdHead
 from logitsieve.index import Index
@@ -128,11 +127,6 @@ class Query(NamedTuple):
         """Return the logits that the head scans, with all edits applied."""
         candidates = self.head.candidates(self.hidden_states, self.k)
         return edit_candidates(candidates, self.edits, self.index.vocab_size)
-
-    def draw(self, how: Sampling) -> Drawn:
-        """Draw from all ids that filters leave; the head must be `full` or `sketch`."""
-        head, first_id = cast(FullHead, self.head), self.index.first_id
-        return head.draw(self.hidden_states, how, self.scale, self.edits, first_id)
 
 
 class Normalizer(ABC):
@@ -247,7 +241,8 @@ class _Sampled(Normalizer):
             many = round(SAMPLED_SHARE * vocab_size**0.5)
             query = query._replace(k=min(vocab_size, max(query.k, many)))
         listed, log_z = query.listed(), np.empty((len(hidden_states), 2), np.float32)
-        sizes = np.ceil(SAMPLED_SHARE * vocab_size / np.maximum(listed.answerable(), 1))
+        known = answerable(listed.offsets, listed.logits)
+        sizes = np.ceil(SAMPLED_SHARE * vocab_size / np.maximum(known, 1))
         sizes = np.minimum(sizes, vocab_size).astype(np.int64)
         if query.edits is not None and query.edits.allow_list:
             sizes[:] = 0  # no other id is allowed

@@ -36,7 +36,9 @@ from logitsieve.decoding.shortlists import (
     listed_with_log_z,
     needed_best,
     no_floors,
+    selected_best,
     shortlist,
+    unknown_log_z,
 )
 from logitsieve.heads._base.edits import no_edits
 from logitsieve.heads._base.head import refuse_first
@@ -131,8 +133,9 @@ def _estimates(query: Query, normalizer: Normalizer | None) -> bool:
 
 def _from_best(query: Query, how: Sampling) -> Draws:
     """Draw from the BEST ids if filters leave no other."""
-    best, _, log_z = needed_best(query, how._replace(samples=0), BEST)
-    lists, lengths = left_by_filters(best, log_z, how)
+    best, _ = needed_best(query, how._replace(samples=0), BEST)
+    unknown = LogZ(unknown_log_z(len(best.ids)), query.scale)
+    lists, lengths = left_by_filters(best, unknown, how)
     draws = _from_lists(query, how, lists, query.head.max_error == 0.0)
     return redrawn(query, how, draws, np.flatnonzero(lengths < 0), _from_nucleus)
 
@@ -186,8 +189,8 @@ def _by_best(query: Query, how: Sampling) -> Draws:
     noisy = how.samples <= FEW_SAMPLES and query.head.selects(k, rows)
     listing = how if noisy else how._replace(samples=0)
     few = noisy and how.top_p == 1.0  # the nucleus needs more of the best ids
-    best, floors, log_z = needed_best(query, listing, FEW_BEST if few else BEST)
-    ids, provenance = _beyond(query, how, best, floors, log_z.fields)
+    best, floors = needed_best(query, listing, FEW_BEST if few else BEST)
+    ids, provenance = _beyond(query, how, best, floors, unknown_log_z(rows))
     draws = unscored(ids, provenance)
     if not how.filtered:
         return draws
@@ -232,7 +235,8 @@ def _far_redrawn(
 def _by_estimate(query: Query, how: Sampling) -> Draws:
     """Draw like `_by_best`, with log-probabilities by the head's own estimate of log Z."""
     # With no samples, `needed` finds the largest logits, which the estimate needs.
-    best, floors, log_z = needed_best(query, how._replace(samples=0), BEST, summed=True)
+    k = min(BEST, query.index.vocab_size)
+    best, floors, log_z = selected_best(query, how._replace(samples=0), k, summed=True)
     ids, provenance = _beyond(query, how, best, floors, log_z.fields)
     if how.top_p < 1.0:
         fit_nucleus(best.logits, floors, query.scale, how.top_p, log_z.fields, log_z.error)
@@ -351,7 +355,9 @@ def _draw_by_noise(query: Query, how: Sampling) -> _Drawn:
         best, log_z = listed_with_log_z(query, BEST)
         ids, provenance = _beyond(query, how, best, no_floors(len(best.ids)), log_z.fields)
         return _Drawn(ids, True, provenance.scanned, own, narrowed(log_z, query))
-    ids, fields, scanned = query.draw(how)
+    head = cast(FullHead, query.head)
+    drawn = head.draw(query.hidden_states, how, query.scale, query.edits, query.index.first_id)
+    ids, fields, scanned = drawn
     return _Drawn(ids, True, scanned, own, LogZ(fields, query.scale))
 
 

@@ -58,24 +58,29 @@ def left_by_filters(best: BestLogits, log_z: LogZ, how: Sampling) -> tuple[Short
     return _cut(best, np.maximum(lengths, 1)), lengths
 
 
-def needed_best(
-    query: Query, how: Sampling, most: int, *, summed: bool = False
-) -> tuple[BestLogits, Float64, LogZ]:
-    """Return the `most` (0: all) best ids, floors [B] of their logits, and log Z.
+def needed_best(query: Query, how: Sampling, most: int) -> tuple[BestLogits, Float64]:
+    """Return the `most` (0: all) best ids, and floors [B] of their logits.
 
     An id with a logit below its row's floor may be missing: filters remove it, or it wins only with
-    unusually large noise. Log Z is unknown unless it is to be `summed` and the head `selects`.
+    unusually large noise.
     """
     rows, k = len(query.hidden_states), min(most or query.index.vocab_size, query.index.vocab_size)
-    unknown = LogZ(unknown_log_z(rows), query.scale)
     if not query.plain or not query.head.selects(k, rows):
-        return listed_best(query, most), no_floors(rows), unknown
+        return listed_best(query, most), no_floors(rows)
+    best, floors, _ = selected_best(query, how, k, summed=False)
+    return best, floors
+
+
+def selected_best(
+    query: Query, how: Sampling, k: int, *, summed: bool
+) -> tuple[BestLogits, Float64, LogZ]:
+    """Return `needed_best` of a head that `selects` k ids, and its log Z if `summed`."""
     head = cast(SketchHead, query.head)
     best, floors = head.needed(
         query.hidden_states, k, how, query.scale, query.index.first_id, summed=summed
     )
     found, log_z = found_by(head, best, query.scale, summed)
-    return found, floors, log_z if summed else unknown
+    return found, floors, log_z
 
 
 def listed_best(query: Query, most: int) -> BestLogits:

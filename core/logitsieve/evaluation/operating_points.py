@@ -42,17 +42,16 @@ class OperatingPoint:
         return self.max_error == 0.0
 
     def us_at(self, rows: int) -> float:
-        return self.us_per_row[nearest(sorted(self.us_per_row), rows)]
+        return _at(self.us_per_row, rows)
 
     def candidates_at(self, rows: int) -> float:
-        return self.candidates[nearest(sorted(self.candidates), rows)]
+        return _at(self.candidates, rows)
 
     def step_us_at(self, rows: int) -> float:
-        return self.step_us[nearest(sorted(self.step_us), rows)]
+        return _at(self.step_us, rows)
 
     def draw_us_at(self, rows: int) -> float:
-        times = self.draw_us or self.us_per_row
-        return times[nearest(sorted(times), rows)]
+        return _at(self.draw_us or self.us_per_row, rows)
 
     def meets(self, precision: float, k: int) -> bool:
         return self.proven or (precision < 1 and self.low.get(k, 0.0) >= precision)
@@ -110,6 +109,10 @@ def nearest(batches: Sequence[int], rows: int) -> int:
         return batches[min(place, len(batches) - 1)]
     below, above = batches[place - 1], batches[place]
     return below if rows * rows <= below * above else above
+
+
+def _at(by_batch: Mapping[int, float], rows: int) -> float:
+    return by_batch[nearest(sorted(by_batch), rows)]
 
 
 def undominated(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:

@@ -73,9 +73,6 @@ def kind_of(path: Path) -> str:
         return ""
     if begun[8:9] == b"{" and not any(begun[4:8]):  # eight bytes have the length of the header
         return "a .safetensors file"
-    lower = begun.lstrip().lower()
-    return next((name for start, name in BEGINNINGS.items() if _begins(begun, lower, start)), "")
-
-
-def _begins(begun: bytes, lower: bytes, start: bytes) -> bool:
-    return begun.startswith(start) or lower.startswith(start)
+    texts = begun, begun.lstrip().lower()
+    found = (name for start, name in BEGINNINGS.items() if any(t.startswith(start) for t in texts))
+    return next(found, "")

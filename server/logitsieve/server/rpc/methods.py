@@ -135,7 +135,8 @@ class _Rows(NamedTuple):
 
         alone = given is not None or kind is not TopKRequest
         return PreparedRequest(
-            len(hidden_states), k, edited + logits, draws, kind.purpose(given is not None),
+            len(hidden_states), k, edited + logits, draws,
+            kind.PURPOSE if given is None else kind.CONSTRAINED,
             cache(read) if alone else read, None if alone else hidden_states, together,
         )  # fmt: skip
 
