@@ -25,8 +25,6 @@ R = TypeVar("R", bound=Reply)
 
 
 class StreamOptions(NamedTuple):
-    """What a stream needs from its client."""
-
     timeout_s: float  # of each call
     metadata: tuple[tuple[str, str | bytes], ...]
     max_message_bytes: int

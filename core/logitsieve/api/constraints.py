@@ -48,7 +48,7 @@ class Constraints:
     repetition_penalty: float = 1.0
 
     def for_rows(self, rows: int) -> Self:
-        """Check all fields for so many rows, and convert lists to IdSets; or InvalidRequest."""
+        """Check all fields for `rows` rows, and convert lists to IdSets."""
         sets: dict[str, Any] = {
             name: _id_sets(getattr(self, name), rows, f"constraints.{name}") for name in SETS
         }

@@ -33,19 +33,19 @@ class ModelSpec(TypedDict, total=False):
 
     `model` is "name", "name@version" or "name:alias"; empty means the only one loaded.
 
-    `head` names a head, and `knobs` override its stored ones, or the default head's if none is
-    named. Without both, or with the head "AUTO", the fastest operating point measured for the batch
-    size answers, among those that reach `min_precision` at k (rounded up to 1, 5 or 10; beyond 10
-    only proofs do), that prove their answers (`exact`), or that are wrong with a chance of at most
-    `max_error` a row. By default that is the index's target precision or, if it has none, a
-    `max_error` of 1e-15. `max_error` is the head `sketch`'s knob, from 0 (a proof) to below 1.
+    `knobs` override the stored ones of `head`, or of the default head. Without both, or with the
+    head "AUTO", the fastest operating point measured for the batch size answers which reaches
+    `min_precision` at k (rounded up to 1, 5 or 10; beyond 10 only proofs do), proves its answers
+    (`exact`), or is wrong with a chance of at most `max_error` a row: by default the index's target
+    precision or, without one, a `max_error` of 1e-15. `max_error`, from 0 (a proof) to below 1, is
+    a knob of the head `sketch`.
 
-    `normalizer` is the method for log Z. With None `topk` computes no log Z, and the other methods
+    `normalizer` is the method for log Z. By default `topk` computes none, and the other methods
     choose one, which the answer names.
 
-    `width`, 1e-9 to 100 nats, limits the proven interval of log Z, and with it the error of each
-    log-probability before rounding to float32. It needs a `normalizer` that proves intervals; None
-    chooses `sketch`, or `full` if the index lacks it.
+    `width`, 1e-9 to 100 nats, limits the proven interval of log Z, and so the error of each
+    log-probability before rounding to float32. It needs a `normalizer` that proves intervals, by
+    default `sketch`, or `full` if the index lacks it.
     """
 
     model: str
@@ -61,10 +61,9 @@ class ModelSpec(TypedDict, total=False):
 class SampleOptions(ModelSpec, total=False):
     """Keywords of `sample`: `ModelSpec`'s, and how to draw.
 
-    Unless a head or a precision is given, `sketch` draws within `max_error`, by default 1e-15; or
-    `full`, if the index lacks `sketch` or measured it to be slower. With a `max_error` above 0,
-    log-probabilities may use an estimate of log Z, which the answer calls `approximate`. A
-    `normalizer`, a `width`, `exact` or a `max_error` of 0 avoids it.
+    Without a head and a precision, `sketch` draws within `max_error`, by default 1e-15, or `full`
+    if the index lacks `sketch` or measured it to be slower. Above a `max_error` of 0 log Z may be
+    an estimate, which the answer calls `approximate`, unless there is a `normalizer` or a `width`.
 
     Filters apply after the temperature: `top_k` keeps the k best ids (0: all), `top_p` the smallest
     set of these with at least this probability, and `min_p` the ids at least this many times as
@@ -74,13 +73,12 @@ class SampleOptions(ModelSpec, total=False):
     number as `seeds` is spread: row r gets (seeds + r * 0x9E3779B97F4A7C15) mod 2^64. None draws
     fresh seeds. Equal arguments, version, head and knobs give equal ids.
 
-    `replace=False` draws `samples` different ids, ordered by logits / temperature plus Gumbel
-    noise, which the reply has as `perturbed`. The first is that seed's draw with replacement. If
-    filters or constraints leave fewer ids, the rest are -1, and their log-probabilities and
-    perturbed logits -inf.
+    `replace=False` draws `samples` different ids, ordered by logits / temperature plus Gumbel noise
+    (`perturbed`). The first is the draw with replacement. If filters or constraints leave fewer
+    ids, the rest are -1, with log-probabilities and perturbed logits of -inf.
 
-    `log_probs=False` may leave log-probabilities (NaN) and log Z (None) out. `full` and `sketch`
-    then draw nearly as fast as they find the best ids, and with the same `max_error`.
+    `log_probs=False` may leave log-probabilities NaN and log Z None. `full` and `sketch` then draw
+    nearly as fast as they find the best ids, with the same `max_error`.
     """
 
     seeds: ArrayLike | None

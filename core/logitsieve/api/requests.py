@@ -70,7 +70,7 @@ class Sampling(NamedTuple):
 
     @property
     def least_log_share(self) -> float:
-        """How far x / temperature may be below the best id's before `min_p` removes the id."""
+        """The least x / temperature that `min_p` keeps, relative to the best id's."""
         return log(self.min_p) if self.min_p > 0.0 else -inf
 
     def listing(self) -> Self:

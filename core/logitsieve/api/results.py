@@ -74,7 +74,7 @@ class RowRange(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Which index and head made a reply, and how exact each row is."""
+    """The index and head that made a reply, and how exact each row is."""
 
     model: str
     version: str

@@ -2,8 +2,7 @@
 
 Aaronson's watermark (lecture, 2022), as Fernandez et al. 2023 (Three Bricks to Consolidate
 Watermarks for Large Language Models) test it. Averaged over keys, a draw has the model's
-distribution, because a context that repeats, whose noise is no longer new, is drawn from without
-the key.
+distribution: a repeated context, for which the noise is no longer new, is drawn from without a key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Sample from the softmax with the Gumbel-max trick, in less than O(V) where the head allows it.
+"""Sample from the softmax by the Gumbel-max trick, if possible without computing all logits.
 
-`sample` chooses among three ways. If filters leave few ids, it lists these and draws from the list.
-Otherwise it draws from all of V: `full` and `sketch` compute the best ids and rule out the others
-by a bound on their noise, or compute every logit; other heads sample lazily, without a proof.
+If filters leave few ids, `sample` draws from a list of these. Otherwise `full` and `sketch` compute
+the best ids and rule out others by a bound on their noise, or they compute all logits; other heads
+sample lazily, without a proof.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _far_redrawn(
     query: Query, how: Sampling, draws: Draws, best: BestLogits, log_z: LogZ, sure: Int64,
     far: Int64, again: Draw,
 ) -> Draws:  # fmt: skip
-    """Draw again for the rows `far`, whose nucleus may extend beyond their best ids."""
+    """Draw again for the rows `far`: their nuclei may extend beyond their best ids."""
     log_z = log_z._replace(fields=log_z.fields[far])
     within = partial(_within, best=best.rows(far), log_z=log_z, sure=sure[far], again=again)
     return redrawn(query, how, draws, far, within)

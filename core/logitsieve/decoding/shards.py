@@ -120,7 +120,7 @@ class ShardRequest(NamedTuple):
         return self._ask(question, np.minimum(k, self.left), k, spec)
 
     def score(self, hidden_states: Float32, ids: Int32, spec: Mapping[str, Any]) -> ShardCandidates:
-        """Return log Z of the shard's allowed ids, and the logits of those of `ids` that it has."""
+        """Return log Z of the shard's allowed ids, and its logits among `ids` [B, T]."""
         local = ids - np.int32(self.shard.first)
         mine = (local >= 0) & (local < self.shard.rows)
 

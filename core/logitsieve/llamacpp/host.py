@@ -19,8 +19,8 @@ from logitsieve.llamacpp.model_file import GgufModel
 
 T = TypeVar("T")
 
-# An idle OpenMP thread spins so many turns, some 60 microseconds. By default llama.cpp's threads
-# spin for milliseconds after each token, on cores that our output layer needs.
+# Makes an idle OpenMP thread spin for some 60 microseconds. By default llama.cpp's threads spin for
+# milliseconds after each token, on cores that our output layer needs.
 IDLE_TURNS = {"GOMP_SPINCOUNT": "5000"}
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # if the user set one, it stays
 FLOAT32 = 0  # ggml_type

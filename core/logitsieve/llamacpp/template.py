@@ -78,7 +78,7 @@ class Generation(Extension):
 
 
 class DictMaker:
-    """Replaces `dict`, whose attributes would give access to Python's internals."""
+    """Replaces `dict`, which would give access to Python's internals."""
 
     def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
         return dict(*args, **values)
