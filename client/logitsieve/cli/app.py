@@ -35,8 +35,6 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 
 class Entry(NamedTuple):
-    """A row of `logitsieve --help`."""
-
     panel: str
     summary: str
     extra: str

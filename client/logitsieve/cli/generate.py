@@ -354,7 +354,6 @@ class Handover:
         print(f"After {making.seconds:.0f} s the index {ended}", file=sys.stderr)
 
     def cost(self, counts: GenerationCost, texts: int) -> str:
-        """Describe the speeds before and after the handover."""
         if self._before is None or self._before.tokens == counts.tokens:
             return self._cost(counts, texts)
         own = _dense(self._before, self.attached.context.gguf.vocab_size)

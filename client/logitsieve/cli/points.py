@@ -1,5 +1,3 @@
-"""Print tables of operating points and AUTO's choices."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -76,7 +76,6 @@ class Tls:
     key: Path | str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files, or raise InvalidRequest."""
         if (self.cert is None) != (self.key is None):
             missing = "tls.key" if self.key is None else "tls.cert"
             raise InvalidRequest(missing, "nothing", "a file: certificate and key go together")
@@ -189,7 +188,6 @@ class BlockingConnection(Connection, Closing):
     """A connection for blocking calls. Thread-safe."""
 
     def close(self) -> None:
-        """Close the channel; calls in flight fail."""
         self._channel.close()
 
     async def _sent(self, call: Callable[[], Any]) -> Any:
@@ -209,7 +207,6 @@ class AsyncConnection(Connection, AsyncClosing):
     api = grpc.aio
 
     async def close(self) -> None:
-        """Close the channel; calls in flight fail."""
         await self._channel.close()
 
     async def _sent(self, call: Callable[[], Any]) -> Any:
@@ -220,7 +217,6 @@ class AsyncConnection(Connection, AsyncClosing):
 
 
 def seconds(value: float) -> float:
-    """Check a timeout."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= MAX_TIMEOUT_S:
         allowed = f"a positive number of seconds, at most {MAX_TIMEOUT_S:.0f}"
         raise InvalidRequest("timeout_s", repr(value), allowed)
@@ -240,7 +236,6 @@ def checked_metadata(pair: tuple[str, str | bytes]) -> tuple[str, str | bytes]:
 
 
 def to_metadata(api_key: str, address: str, tls: Tls | None) -> tuple[tuple[str, str], ...]:
-    """Return an API key's header; InvalidRequest if it would leave this machine unencrypted."""
     if not api_key:
         return ()
     if not _is_printable(api_key) or " " in api_key:

@@ -135,7 +135,6 @@ class DecoderHead(nn.Module):
         normalizer: NormalizerName | None = None,
         constraints: Constraints | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the k best ids and their logits, [B, K], and log Z [B] if it has a normalizer."""
         spec = self._spec_with(normalizer)
         reply = self._decoder.topk(self._rows(hidden_states), k, constraints=constraints, **spec)
         ids, logits, log_z = self._ids(reply.ids), reply.logits, reply.answer.log_z
@@ -186,7 +185,6 @@ class DecoderHead(nn.Module):
         return torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 1)
 
     def listed(self, hidden_states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distinct `ids` [B, M] in descending order of logits, and the logits."""
         rows, count = ids.shape
         offsets = np.arange(rows + 1, dtype=np.int32) * count
         allowed = IdSets(offsets, ids.flatten().cpu().numpy().astype(np.int32))
@@ -259,7 +257,6 @@ ROUNDING = 8  # in units of the type's epsilon
 
 
 def refuse_more_than_linear(layer: nn.Linear) -> None:
-    """Raise InvalidRequest if the layer computes more than W h + b."""
     if found := _more(layer):
         raise InvalidRequest("model", f"an output layer with {found}", PLAIN)
     weight, bias = layer.weight, layer.bias

@@ -50,7 +50,6 @@ class GrammarMask(LogitsProcessor):
 
 
 def by_steps(processors: Sequence[Any]) -> list[LogitsProcessor]:
-    """Replace the processors of MASKING by masks."""
     return [
         GrammarMask(each) if type(each).__module__.partition(".")[0] in MASKING else each
         for each in processors
@@ -110,7 +109,6 @@ WARPERS: tuple[type[LogitsProcessor], ...] = (  # they keep the order of ids
 def editing_processors(
     processors: Sequence[LogitsProcessor], editors: tuple[type[LogitsProcessor], ...]
 ) -> list[LogitsProcessor]:
-    """Return the processors that edit single ids; InvalidRequest for unknown ones."""
     for processor in processors:
         if type(processor) not in EDITORS + WARPERS and not isinstance(processor, editors):
             raise InvalidRequest(

@@ -51,7 +51,6 @@ class RowEdits:
         return replace(self, allowed=allowed.tolist(), matcher=None)
 
     def applied(self, ids: Int64, logits: Float64) -> Float64:
-        """Return the edited logits [K] of `ids` [K]; -inf for forbidden ids."""
         if self == UNEDITED:
             return logits
         edited = logits.copy()
@@ -108,8 +107,6 @@ class HeadSlot(Protocol):
 
 
 class DenseOutput:
-    """llama.cpp's own output layer: rows are logits [B, V]."""
-
     headless = False
 
     def choose(self, rows: Float32, edits: Sequence[RowEdits], drawing: Sampling | None) -> Chosen:
@@ -141,8 +138,6 @@ class DenseOutput:
 
 
 class DecoderOutput:
-    """A decoder: rows are hidden states [B, D]."""
-
     headless = True
 
     def __init__(

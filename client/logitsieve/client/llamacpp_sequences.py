@@ -82,7 +82,6 @@ class GenerationOptions:
         return checked if checked.temperature > 0 else None
 
     def edits(self, prompt: Sequence[int], made: Sequence[int]) -> RowEdits:
-        """Return the edits for a sequence's next token."""
         counts: dict[int, int] = {}
         text = [*prompt, *made] if self.penalize_prompt else made
         for token in text[-self.penalized :] if self.penalized else []:
@@ -123,7 +122,6 @@ class Continuation:
 
     @property
     def over(self) -> bool:
-        """True after the end of the text or a `stop`."""
         ended = bool(self.made) and self.context.ends(self.made[-1])
         return self.stopped or (ended and not self.options.ignore_end)
 
@@ -135,7 +133,6 @@ class Continuation:
         return replace(made, banned=banned, matcher=self.matcher)
 
     def next_draw(self) -> Sampling | None:
-        """Return the options of the next draw; None if greedy."""
         drawing, key = self.drawing, self.options.watermark
         if drawing is None or key is None:
             return drawing and drawing._replace(step=len(self.made))

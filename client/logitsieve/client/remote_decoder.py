@@ -31,7 +31,6 @@ Awaited = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 def fill(
     request: Any, hidden_states: np.ndarray, constraints: Constraints | None, spec: ModelSpec
 ) -> None:
-    """Write the fields that all requests have."""
     put(request.hidden_states, hidden_states)
     if constraints is not None:
         _write_constraints(constraints.for_rows(len(hidden_states)), request.constraints)
@@ -145,7 +144,6 @@ class RemoteDecoder(Decoder):
         return as_wire(hidden_states)
 
     def engine_for(self, spec: ModelSpec, rows: int, k: int, purpose: Purpose = "") -> Engine:
-        """See `Decoder`."""
         return _RemoteEngine(self._reply, spec)
 
 

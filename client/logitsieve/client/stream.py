@@ -68,12 +68,10 @@ class PendingReplies(Generic[M]):
         self._waiting.pop(message.id, None)
 
     def deliver(self, response: pb.DecodeResponse) -> None:
-        """Put a response into its mailbox, if its caller still waits."""
         if (mailbox := self._waiting.pop(response.id, None)) is not None:
             self._put(mailbox, response)
 
     def open(self, rpc: Rpc[R], put: Any) -> R:
-        """Return the reply in what was `put` into a mailbox, or raise its exception."""
         if isinstance(put, grpc.RpcError):
             raise self._options.to_exception(put) from put
         if put is None:
@@ -114,7 +112,6 @@ class DecodeStream(Closing, RemoteDecoder):
         self._reader.start()
 
     def close(self) -> None:
-        """End the stream; calls in flight fail."""
         self._pending.end("closed")
         self._send_no_more()
         self._call.cancel()
@@ -166,7 +163,6 @@ class AsyncDecodeStream(AsyncRemoteDecoder):
         self._reader = asyncio.create_task(self._read())
 
     async def close(self) -> None:
-        """End the stream; calls in flight fail."""
         self._pending.end("closed")
         self._call.cancel()
         self._reader.cancel()

@@ -76,7 +76,6 @@ class _Step(NamedTuple):
 def beam_step(
     query: Query, beams: Beams, constraints: Constraints | None, normalizer: Normalizer
 ) -> BeamChoice:
-    """Return the best continuations of the hypotheses at the query's rows; or InvalidRequest."""
     softmax, rows = query.index.softmax, len(query.hidden_states)
     check_ids(np.array(beams.eos_ids, np.int32), softmax.vocab_size, "eos_ids")
     live = np.flatnonzero(~beams.finished)

@@ -65,7 +65,6 @@ def distinct_sample(query: Query, how: Sampling, normalizer: Normalizer | None) 
 
 
 def refuse_more(samples: int, vocab_size: int) -> None:
-    """InvalidRequest if the vocabulary has fewer ids than `samples`."""
     if samples > vocab_size:
         allowed = f"at most {vocab_size}, the ids of the vocabulary, without replacement"
         raise InvalidRequest("samples", samples, allowed)

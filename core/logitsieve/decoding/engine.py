@@ -61,7 +61,6 @@ class LocalEngine(EngineBase):
 
     @staticmethod
     def rows(index: Index, hidden_states: ArrayLike) -> Float32:
-        """Convert `hidden_states` [B, D] or [D] to float32 [B, D], or raise InvalidRequest."""
         return ready_hidden(hidden_states, index.dim)
 
     def __init__(

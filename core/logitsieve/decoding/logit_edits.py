@@ -164,8 +164,7 @@ def _edited(
         places = np.searchsorted(keys, biased)
         named = among(biased, keys)
         values[places[named]] += np.asarray(sets.bias, np.float64)[named]
-    # Ids with a bias of -inf in the softmax are never answered.
-    return np.where(values > -np.inf, np.clip(values, -LARGEST, LARGEST), -np.inf)
+    return np.clip(values, -LARGEST, LARGEST)
 
 
 HEADROOM = 8  # a head is first asked for this many ids beyond k, or as many as are edited if fewer

@@ -79,7 +79,6 @@ class LogZ(NamedTuple):
         return self
 
     def log_probs(self, logits: Float64, ids: Int32) -> tuple[Float32, Bool]:
-        """Return the log-probabilities of ids [B, M], and whether each row's are proven."""
         log_probs, proven = np.empty(ids.shape, np.float32), np.empty(len(ids), np.bool_)
         round_log_probs(logits, ids, self.fields, self.scale, log_probs, proven)
         return log_probs, proven

@@ -1,5 +1,3 @@
-"""Time a head, and name the processor."""
-
 import platform
 import statistics
 from collections.abc import Callable

@@ -140,7 +140,6 @@ class Grammar:
     name: str
 
     def matcher(self) -> LlMatcher:
-        """Return a matcher at the beginning of a text."""
         return LlMatcher(self._compiled.deep_copy(), self._of.vocab_size, self._of.ends, self.name)
 
 

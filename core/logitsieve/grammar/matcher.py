@@ -26,19 +26,15 @@ class Matcher(Protocol):
 
 
 def allowed_ids(matcher: Matcher) -> Int32:
-    """Return the allowed ids, ascending."""
     return np.flatnonzero(allowed_bits(matcher)).astype(np.int32)
 
 
 def allowed_bits(matcher: Matcher) -> Bool:
-    """Return True for each allowed id, [V]."""
     bits: Bool = unpacked(matcher.mask()[None], matcher.vocab_size)[0]
     return bits
 
 
 class XGrammar:
-    """A `Matcher` around an `xgrammar.GrammarMatcher` at the beginning of a text."""
-
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self.vocab_size, self._matcher = vocab_size, matcher
         self._mask: Int32 | None = None
@@ -56,7 +52,6 @@ class XGrammar:
         return self._mask
 
     def forced(self) -> Sequence[int]:
-        """Return the id of a mask with only one."""
         mask = self.mask()
         words = np.flatnonzero(mask)
         if words.size != 1:

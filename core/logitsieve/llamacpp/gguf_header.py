@@ -109,7 +109,6 @@ def _scalar(kind: int) -> str:
 
 
 def read_model(path: Path, field: str) -> GgufHeader:
-    """Read the header of a model with the tensors of all its files."""
     first = read_header(path, field)
     count, number = (first.metadata.get(f"split.{name}", 0) for name in ("count", "no"))
     if count <= 1:

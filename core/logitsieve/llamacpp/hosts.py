@@ -1,5 +1,3 @@
-"""The engines by name."""
-
 from collections.abc import Callable, Mapping
 
 from logitsieve.api.errors import InvalidRequest

@@ -1,5 +1,3 @@
-"""Open contexts on the fastest engine that can run the file."""
-
 import logging
 from pathlib import Path
 from typing import Any

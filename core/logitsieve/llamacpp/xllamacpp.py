@@ -80,8 +80,6 @@ MODEL = re.compile(r"0000(?P<gpu_layers>m)1")
 
 
 class ContextLayout(NamedTuple):
-    """Byte offsets into llama_context_params."""
-
     sizes: int  # n_ctx, n_batch, n_ubatch and n_seq_max, 32 bits each
     threads: int  # n_threads and n_threads_batch
     flash: int  # flash_attn_type, 32 bits; 0 is off

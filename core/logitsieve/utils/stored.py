@@ -75,7 +75,6 @@ class StoredMatrix:
 
     @classmethod
     def of(cls, array: np.ndarray | StoredMatrix) -> StoredMatrix:
-        """Wrap floats [V, D]; return a stored matrix unchanged."""
         if isinstance(array, StoredMatrix):
             return array
         for code, kind in KINDS.items():
