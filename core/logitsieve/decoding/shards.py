@@ -224,7 +224,7 @@ def log_z_of(found: ShardCandidates) -> LogZ:
 def best_of(found: ShardCandidates, k: int) -> ShardCandidates:
     """Return the k best ids of merged lists, [B, K], with ties in the order of the shards.
 
-    Logits are rounded to float32, so a row is not proven if two shards have equal ones.
+    Logits are rounded to float32, so a row is not proven if equal ones of two shards decide it.
     """
     rows, shards, width = found.ids.shape
     lists: list[Any] = [each.reshape(rows, shards * width) for each in found[:2]]
