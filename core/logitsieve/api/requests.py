@@ -73,10 +73,6 @@ class Sampling(NamedTuple):
         """The least x / temperature that `min_p` keeps, relative to the best id's."""
         return log(self.min_p) if self.min_p > 0.0 else -inf
 
-    def listing(self) -> Self:
-        """Return options for a list of best ids that filters cut later, whatever the noise."""
-        return self._replace(samples=0, min_p=0.0)
-
     @classmethod
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
         """Check options of draws; raises InvalidRequest, or TypeError for an unknown keyword."""

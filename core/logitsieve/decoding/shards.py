@@ -263,8 +263,7 @@ def winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sampling) ->
         perturbed = own + noise
         best = perturbed.argmax(axis=1)
         won[row], values[row] = listed[draws, best], own[draws, best]
-        rounded = FLOAT64_ERROR * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
-        least = perturbed[draws, best] - 2 * (logit_error[row] + rounded)
+        least = perturbed[draws, best] - _gap(own, logit_error[row])
         perturbed[draws, best] = -np.inf
         sure[row] = (perturbed.max(axis=1) < least).all()
     return won, values, None, sure
@@ -285,8 +284,13 @@ def distinct_winners(ids: Int32, logits: Float64, logit_error: Float64, how: Sam
         best = best[ids[row, 0, best] >= 0]
         won[row, : best.size], values[row, : best.size] = ids[row, 0, best], own[best]
         perturbed[row, : best.size] = noisy[best]
-        rounded = FLOAT64_ERROR * (np.abs(own[own > -np.inf]).max() + LARGEST_NOISE)
         ranked = noisy[order[: count + 1]]
         ranked = ranked[ranked > -np.inf]
-        sure[row] = (-np.diff(ranked) > 2 * (logit_error[row] + rounded)).all()
+        sure[row] = (-np.diff(ranked) > _gap(own, logit_error[row])).all()
     return won, values, perturbed.astype(np.float32), sure
+
+
+def _gap(logits: Float64, logit_error: float) -> float:
+    """Return a difference of perturbed logits above which their order is sure."""
+    largest = np.abs(logits[logits > -np.inf]).max() + LARGEST_NOISE
+    return float(2 * (logit_error + FLOAT64_ERROR * largest))

@@ -39,7 +39,8 @@ def shortlist(query: Query, how: Sampling) -> Shortlist:
     (min-p), but ties at the k-th id go to the lower id, so that exactly k remain.
     """
     most = 1 if how.temperature == 0.0 else how.top_k
-    best = needed_best(query, how.listing(), most)[0]
+    # Filters cut the list below, whatever the noise.
+    best = needed_best(query, how._replace(samples=0, min_p=0.0), most)[0]
     wanted = _lengths(best)
     lengths, logits = np.empty(len(wanted), np.int64), best.logits[_first(best, wanted)]
     cut_lists(offsets_of(wanted), logits, how.scale, *how.filters, lengths)
