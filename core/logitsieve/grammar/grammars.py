@@ -22,7 +22,7 @@ from logitsieve.utils.environment import require
 MOST_BYTES = 1 << 16  # of a schema, a pattern or a grammar
 DEEPEST = 64  # levels of a schema
 KEPT = 32  # compiled grammars
-MOST_REMAINDERS = 10_000  # llguidance makes a state for each remainder of `multipleOf`, in 0.1 s
+MOST_REMAINDERS = 10_000  # of `multipleOf`; llguidance makes a state for each, all in 0.1 s
 # These limit llguidance to 0.1 s for a compilation and 10 ms for a step, on one core.
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 100_000,
