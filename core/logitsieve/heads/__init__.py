@@ -33,8 +33,8 @@ def make_heads(
 ) -> dict[str, Head]:
     """Make `full` and the heads that `knobs` names, in the order of the registry.
 
-    Rows that a head cannot answer go to the head `fallback`, one of FALLBACKS, if it is there and
-    made before, else to the last head before it with a known `max_error`.
+    Rows that a head cannot answer go to the head `fallback` (one of FALLBACKS) if the index has it,
+    else to the last head made before with a known `max_error`.
     """
     heads: dict[str, Head] = {}
     last: Head | None = None

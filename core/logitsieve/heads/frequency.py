@@ -1,4 +1,4 @@
-"""A static list: every query scans the rows that are most often among the best.
+"""A static list: every query evaluates the rows that are most often among the best.
 
 Zhao et al. 2025, FR-Spec. Time O(n D) a row; memory V ids.
 """
@@ -11,7 +11,7 @@ from logitsieve.heads._base.spec import PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
-    """Looks at the first `n` ids of the part, as one cluster for every query."""
+    """Evaluates the first `n` ids of the part, which are one cluster for every query."""
 
     name = "frequency"
     part = PartSpec("frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, all_different)

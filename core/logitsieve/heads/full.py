@@ -1,4 +1,4 @@
-"""The full softmax: all of W h + b with a running selection, the oracle of all other heads.
+"""The full softmax: all of W h + b, the oracle of all other heads.
 
 Time O(B V D), memory O(B (D + K)).
 """
@@ -28,8 +28,6 @@ class Drawn(NamedTuple):
 
 
 class FullHead(Head):
-    """Looks at every row of W."""
-
     name = "full"
     max_error = 0.0
     compiled = dense_topk
@@ -48,7 +46,7 @@ class FullHead(Head):
         return Candidates(offsets, ids, logits, np.full(rows, -np.inf, np.float32))
 
     def rough_log_z(self, hidden_states: Float32, k: int, scale: float) -> BestWithLogZ:
-        """Return `best_with_log_z` with a wider interval, in half the time if W has codes."""
+        """Return `best_with_log_z` with a wider interval: in half the time if W is in blocks."""
         return self._best_by_pass(hidden_states, k, scale, coded=True)
 
     def log_z(self, hidden_states: Float32, scale: float, edits: Edits | None = None) -> Float64:
@@ -63,11 +61,11 @@ class FullHead(Head):
     def quick_log_z(
         self, hidden_states: Float32, scale: float = 1.0, edits: Edits | None = None
     ) -> Float64:
-        """Return [B, 4] an estimate of log Z and a proven interval, mostly from float32 dots."""
+        """Return `log_z` with a wider proven interval, mostly from float32 dots."""
         return self._pass(hidden_states, 0, scale, edits or no_edits(len(hidden_states)))[2]
 
     def quick_slack(self, hidden_states: Float32) -> Float64:
-        """Estimate the error of a float32 dot, [B] nats."""
+        """Estimate the error of a float32 logit, [B] nats."""
         largest = self._softmax.descriptor[LARGEST_NORM].view(np.float64)
         norms = np.linalg.norm(hidden_states.astype(np.float64), axis=1)
         return np.asarray(self._dim * UNIT32 * largest * norms)
@@ -78,8 +76,8 @@ class FullHead(Head):
     ) -> Drawn:  # fmt: skip
         """Draw from softmax(scale x logits) for each row of hidden_states [B, D].
 
-        log Z is right to 1e-12. Row i of W has the noise of id first_id + i, first_id a multiple of
-        32.
+        log Z is right to 1e-12. Row i of W gets the noise of id first_id + i, with first_id a
+        multiple of 32.
         """
         rows = len(hidden_states)
         ids, log_z = np.empty((rows, how.samples), np.int32), np.empty((rows, FIELDS))

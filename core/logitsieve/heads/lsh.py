@@ -1,4 +1,4 @@
-"""Hash tables over the rows of W (SimHash): exact logits of the rows that share a bucket with h.
+"""SimHash tables over the rows of W: exact logits of the rows that share a bucket with h.
 
 Levy, Chen, Ermon 2018, LSH Softmax: Sub-Linear Learning and Inference of the Softmax Layer in Deep
 Architectures; several buckets a table as in Lv et al. 2007, Multi-Probe LSH.
@@ -17,7 +17,7 @@ from logitsieve.heads._base.kernel_head import SelectingHead
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.kernels.retrieval.hash_tables import LARGEST_BITS, lsh_select, probe_order
 
-LARGEST_TABLES = 4096  # for 16-bit counts
+LARGEST_TABLES = 4096  # counts of tables have 16 bits
 
 
 def _whole_tables(arrays: Arrays) -> None:
@@ -43,14 +43,12 @@ def _each_id_once(arrays: Arrays) -> None:
 
 
 class LshHead(SelectingHead):
-    """Looks at the rows of W in h's buckets of all tables."""
-
     name = "lsh"
     part = PartSpec(
         "lsh",
         {
             "planes": TensorSpec("float32", ("L", "N", "D")),
-            "shifts": TensorSpec("float32", ("J",)),  # the bias's part of each product
+            "shifts": TensorSpec("float32", ("J",)),  # added to each product, for the bias
             "offsets": TensorSpec("int32", ("S+1",), "offsets", "T"),
             "ids": TensorSpec("int32", ("T",), "ids", "V"),
         },
@@ -84,7 +82,7 @@ class LshHead(SelectingHead):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._scratch = local()  # zeros [V] and ids [V + 1] for each calling thread
+        self._scratch = local()  # of each calling thread
         self._select = lsh_select.entry()
 
     def _apply_knobs(self) -> None:

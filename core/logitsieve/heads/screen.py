@@ -18,10 +18,10 @@ from logitsieve.kernels.screen.screen_topk import screen_log_z, screen_routes
 
 
 class ScreenHead(ClusteredHead):
-    """Looks at the candidate lists of the `probes` best clusters of each row.
+    """Evaluates the candidate lists of the `probes` best clusters of each row.
 
-    A row with a cosine to its best centroid below `escalate` (times the cluster's `reaches`, if the
-    part has them) is far from every fitted context: the fallback answers. Not in the paper.
+    The fallback answers rows that are far from every fitted context: their cosine to the best
+    centroid is below `escalate` (times the cluster's `reaches`, if present). Not in the paper.
     """
 
     name = "screen"
@@ -67,15 +67,16 @@ class ScreenHead(ClusteredHead):
         self.estimates_log_z = "outside_rows" in self._arrays
 
     def masked(self, mask: Int32) -> Self:
-        """See `Head.masked`; log Z of all is estimated, not of some."""
+        """See `Head.masked`. The fit of log Z holds for all ids, so a mask ends the estimate."""
         other = super().masked(mask)
         other.estimates_log_z = False
         return other
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
-        """Estimate log Z by the best cluster: the logits of its list, and a fit of all others.
+        """Estimate log Z from the logits of the best cluster's list, and a fit for all other ids.
 
-        log of their sum is outside_rows[c] . h + outside_biases[c]. Not in the paper.
+        The log of the others' sum is fitted by outside_rows[c] . h + outside_biases[c]. Not in the
+        paper.
         """
         if not self.estimates_at(scale, k):
             return super().best_with_log_z(hidden_states, k, scale)
@@ -91,7 +92,7 @@ class ScreenHead(ClusteredHead):
         return best
 
     def clusters(self, hidden_states: Float32) -> Int32:
-        """Return the best cluster of each row of hidden_states [B, D]; C for an escalated one."""
+        """Return the best cluster of each row of hidden_states [B, D], or C if it escalates."""
         one, clusters = self.with_knobs(probes=1), np.empty((len(hidden_states), 1), np.int32)
         refuse_first([screen_routes(one._address, hidden_states, clusters)])
         return clusters[:, 0]

@@ -1,7 +1,7 @@
-"""The top k at the cost of a sketch: a bound for every row, few exact logits.
+"""The top k from a sketch of W: a bound for every row, and few exact logits.
 
-docs/sketch.md proves the bounds, and those that fail with a small chance. Rows with a bound below k
-exact logits are dropped. Time O(D^2 + V F), the V F on bytes; memory F + T / 2 + 16 bytes a row.
+Rows with a bound below k exact logits are dropped; docs/sketch.md derives the bounds. Time
+O(D^2 + V F), where V F counts bytes; memory F + T / 2 + 16 bytes a row.
 """
 
 from copy import copy
@@ -34,14 +34,14 @@ from logitsieve.kernels.sketch.sketch import sketch_descriptor, widths_of
 from logitsieve.kernels.topk.merge import FIELDS, merge_shares
 from logitsieve.kernels.topk.queries import SUMS
 
-GRADES = (0.0, MAX_ERROR, 1e-3)  # of `max_error`: those that a build measures
-MAX_CODE_BYTES = 1024  # bytes of codes of a row, so that their products with a query fit 32 bits
-MAX_TAIL = 16384  # coordinates, so that sums of products are whole numbers of float32
-DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits
-# log Z of e^{scale x} at a larger scale is estimated only beside so many exact logits.
+GRADES = (0.0, MAX_ERROR, 1e-3)  # the values of `max_error` that a build measures
+MAX_CODE_BYTES = 1024  # coarse codes of a row: their product with a query fits 32 bits
+MAX_TAIL = 16384  # coordinates: sums of products are exact in float32
+DENSE_ERROR = 1 / 8  # usual width of log Z from float32 logits, as a share of `quick_slack`
+# At a scale above MOST_SCALE log Z is estimated only with LEAST_BEST exact logits or more.
 MOST_SCALE, LEAST_BEST = 2.0, 16
-OTHERS = 128  # rows that are computed for their noise alone, about
-CLOSE = 1e-6  # of log of a share: above the rounding of weights
+OTHERS = 128  # about as many rows are computed only because their noise is large
+CLOSE = 1e-6  # lowers the log of min-p, by more than the rounding of weights
 
 
 def _check_arrays(arrays: Arrays) -> None:
@@ -84,7 +84,7 @@ class SketchHead(Head):
     """Bounds every row of W, and computes the rows that may be among the best.
 
     A row's top k is wrong with a chance of at most `max_error`, over the random rotation of the
-    index, for contexts that do not depend on it (docs/sketch.md). Bounds and log Z are proven.
+    index, for contexts that do not depend on it. The bounds of `log_z` are always proven.
 
     The arrays are trusted to be a sketch of this softmax: index/verify.py has compared them.
     """
@@ -111,12 +111,12 @@ class SketchHead(Head):
         self.max_error = self.knobs["max_error"]
         self.estimates_log_z = not self.proves
         descriptor = sketch_descriptor(self._softmax.descriptor, self._arrays, self.max_error)
-        # Level 0 of every row, and as much again as the first level where it rules few rows out.
+        # If level 0 rules few rows out, the first level is read for most rows, too.
         read = self._arrays["coarse"].nbytes + self._arrays["first"].nbytes
         self._describe(descriptor, read)
 
     def up_to(self, most_rows: int) -> Self:
-        """Return the head that leaves calls of more rows to the product of `full`."""
+        """Return the head with `full` answering calls of more rows."""
         other = copy(self)
         other.most_rows = most_rows
         return other
@@ -125,7 +125,7 @@ class SketchHead(Head):
         if rows <= self.most_rows:
             return super()._answer_checked(hidden_states, rows, k)
         top = self._full.topk(hidden_states, k)
-        top.proven.fill(self.proves)  # as in calls of fewer rows
+        top.proven.fill(self.proves)  # as for fewer rows
         return top
 
     def estimates_at(self, scale: float, k: int) -> bool:
@@ -134,12 +134,12 @@ class SketchHead(Head):
 
     def selects(self, k: int, rows: int) -> bool:
         few = rows <= self.most_rows and 2 * FIRST_ROWS * k <= self._vocab_size
-        return self.quick_best and few  # on a GPU it has no such way
+        return self.quick_best and few  # a head on a GPU has no `needed`
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Estimate log Z from the exact logits of the rows computed, and the codes of all others.
 
-        With a `max_error` of 0, for a k of most of V, and cold with few rows, all logits prove it.
+        Unless the head `estimates_at` this scale and k, log Z is proven from all logits.
         """
         if not self.estimates_at(scale, k):
             return super().best_with_log_z(hidden_states, k, scale)
@@ -152,8 +152,8 @@ class SketchHead(Head):
     ) -> tuple[BestWithLogZ, Float64]:  # fmt: skip
         """Return the k best rows as far as draws need them, and floors [B] of their logits.
 
-        Rows below a floor may be missing: to win they need noise that about OTHERS rows have, or
-        a filter removes them. With 0 samples noise sets no floor. log Z is estimated if `summed`.
+        Rows below a floor may be missing: a filter removes them, or they can win only by noise as
+        large as that of about OTHERS rows. `how` may have 0 samples. `summed` estimates log Z.
         """
         best = empty_best(len(hidden_states), k)
         asked = (
@@ -174,7 +174,7 @@ class SketchHead(Head):
         return best, np.maximum.reduce(floors)
 
     def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
-        """Return the rows that `topk` computes; `upper` bounds all others, +inf without proof."""
+        """Return the rows that `topk` computes; `upper` bounds the others, +inf if unproven."""
         hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
         bad, *candidates = certified_candidates(self._address, hidden_states, k)
         refuse_first([bad])
@@ -185,9 +185,9 @@ class SketchHead(Head):
     def log_z(
         self, hidden_states: Float32, scale: float, edits: Edits | None = None, width: float = inf
     ) -> Float64:
-        """Return [B, 4] an estimate of log Z of all e^{scale x} and bounds, at most `width` apart.
+        """Return [B, 4] log Z of all e^{scale x} from all logits, in float32 if `width` allows.
 
-        All logits are computed, in float32 if that suffices.
+        `width` is the largest distance of the bounds that the caller accepts.
         """
         full, log_z = self._full, np.empty((len(hidden_states), FIELDS))
         plain = DENSE_ERROR * scale * full.quick_slack(hidden_states) <= width
@@ -201,7 +201,6 @@ class SketchHead(Head):
         self, hidden_states: Float32, how: Sampling, scale: float = 1.0,
         edits: Edits | None = None, first_id: int = 0,
     ) -> Drawn:  # fmt: skip
-        """Return the draws of head `full` for each hidden state, and an interval of log Z."""
         return self._full.draw(hidden_states, how, scale, edits, first_id)
 
     @cached_property
@@ -210,7 +209,7 @@ class SketchHead(Head):
 
     @property
     def _full(self) -> FullHead:
-        """The head of all logits, under the mask."""
+        """The head `full` under the same mask."""
         return self._of_all if self._mask is None else self._of_all.masked(self._mask)
 
     def warm(self) -> None:

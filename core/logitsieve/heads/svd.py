@@ -1,4 +1,4 @@
-"""SVD-softmax: a preview of all logits in few rotated dimensions, exact logits of the best.
+"""SVD-softmax: approximate logits from few rotated dimensions, exact logits of the best.
 
 Shim, Lee, Choi, Boo, Sung 2017, SVD-Softmax: Fast Softmax Approximation on Large Vocabulary Neural
 Networks: W = U S V^T, and the first columns of W V = U S against the first rows of V^T h.
@@ -17,7 +17,7 @@ from logitsieve.kernels.retrieval.preview import SCORES_AT_ONCE, preview_scores,
 
 
 class SvdHead(SelectingHead):
-    """Looks at the `candidates` rows with the largest logits in `width` rotated dimensions."""
+    """Evaluates the `candidates` rows with the largest logits in `width` rotated dimensions."""
 
     name = "svd"
     part = PartSpec(

@@ -1,6 +1,6 @@
-"""Edits: the ids of rows with replaced logits, the new values, and a mask of the ids allowed.
+"""Edits replace some logits of each row, and a mask may forbid other ids.
 
-Sets of (row, id) are vectors of keys, row x V + id, to avoid loops over rows.
+A pair (row, id) is one integer key, row * V + id, so sets of pairs need no loop over rows.
 """
 
 from functools import lru_cache
@@ -13,28 +13,26 @@ from logitsieve.api.results import Bool, Float32, Float64, Int32, Int64, select_
 
 
 class Edits(NamedTuple):
-    """Replaced logits of row r: ids[offsets[r]:offsets[r+1]]."""
+    """The edited ids of row r are ids[offsets[r]:offsets[r+1]]."""
 
     offsets: Int64  # [B+1]
     ids: Int32  # distinct and ascending within a row
     values: Float64  # -inf forbids the id
-    allow_list: bool = False  # forbids all other ids, which no head reads
-    mask: Int32 | None = None  # [B, ceil(V / 32)]: `Head.masked`; it forbids ids of edits, too
+    allow_list: bool = False  # all other ids are forbidden
+    mask: Int32 | None = None  # [B, ceil(V / 32)] of `Head.masked`; ids that it forbids have -inf
 
     @property
     def arrays(self) -> tuple[Int64, Int32, Float64]:
-        """Return what kernels take."""
         return self[:3]
 
     def rows(self, rows: Int64) -> Self:
-        """Select rows, in that order."""
         offsets, places = select_rows(self.offsets, rows)
         mask = None if self.mask is None else self.mask[rows]
         return type(self)(offsets, self.ids[places], self.values[places], self.allow_list, mask)
 
     @property
     def plain(self) -> bool:
-        """True if no logit is replaced, so that a head under the mask answers alone."""
+        """True if there is only a mask, which heads apply themselves."""
         return self.mask is not None and not self.ids.size
 
     def remaining(self, vocab_size: int) -> Int64:
@@ -45,7 +43,7 @@ class Edits(NamedTuple):
         return named if self.allow_list else self.unnamed(vocab_size) + named
 
     def unnamed(self, vocab_size: int) -> Int64:
-        """Count the allowed ids of each row that edits do not name, [B]."""
+        """Count the allowed ids of each row that are not edited, [B]."""
         if self.mask is None:
             return np.asarray(vocab_size - np.diff(self.offsets))
         rows = np.repeat(np.arange(len(self.mask)), np.diff(self.offsets))
@@ -53,7 +51,7 @@ class Edits(NamedTuple):
         return count_bits(self.mask) - inside
 
     def answerable(self) -> Int64:
-        """Count the allowed ids that each row names, [B]."""
+        """Count the allowed ids among the edited ones of each row, [B]."""
         return answerable(self.offsets, self.values)
 
     def apply_to_all(self, logits: Float32) -> None:
@@ -87,19 +85,18 @@ def no_edits(rows: int) -> Edits:
 
 
 def answerable(offsets: Int64, logits: Float64) -> Int64:
-    """Count the logits of each CSR row above -inf, [B]."""
+    """Count the logits above -inf of each CSR row, [B]."""
     before = np.concatenate([[0], np.cumsum(logits > -np.inf)])
     return np.asarray(np.diff(before[offsets]))
 
 
 def keys_of(offsets: Int64 | Int32, ids: Int32, vocab_size: int) -> Int64:
-    """Return the keys of CSR rows, in order."""
     rows = np.arange(len(offsets) - 1, dtype=np.int64)
     return np.repeat(rows * vocab_size, np.diff(offsets)) + ids
 
 
 def among(keys: Int64, rising: Int64) -> Bool:
-    """Return the mask of keys that are in a sorted vector."""
+    """Tell which keys are in the sorted vector `rising`."""
     if not rising.size:
         return np.zeros(keys.shape, np.bool_)
     places = np.searchsorted(rising, keys)

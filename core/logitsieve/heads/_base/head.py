@@ -1,4 +1,4 @@
-"""The protocol of heads, the frozen softmax that they answer for, and checks of requests."""
+"""The frozen softmax that heads answer for, their knobs, and checks of requests."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -28,15 +28,15 @@ INT32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 
 
 class Softmax:
-    """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], all C-contiguous.
+    """A frozen output layer: logits are `weight` [V, D] @ h + `bias` [V], both C-contiguous.
 
-    Floats of `weight` may be bfloat16 bits, uint16. Logits belong to `matrix` as float32.
+    bfloat16 is given by its bits, as uint16. Logits are of the stored numbers as float32.
     """
 
     def __init__(self, weight: np.ndarray | StoredMatrix, bias: Float32) -> None:
         self.matrix, self.bias = StoredMatrix.of(weight), bias
         vocab_size = self.matrix.vocab_size
-        # Kernels read it by address, without any check.
+        # Kernels read the bias by its address, unchecked.
         if bias.dtype != FLOAT32 or bias.shape != (vocab_size,) or not bias.flags.c_contiguous:
             got = f"{bias.dtype} {list(bias.shape)}"
             raise InvalidRequest("bias", got, f"float32 [{vocab_size}], C-contiguous")
@@ -58,7 +58,7 @@ class Softmax:
 
     @cached_property
     def weight(self) -> Float32:
-        """float32 [V, D], kept after the first use, for building and judging: 4 V D bytes."""
+        """float32 [V, D] for building and judging: 4 V D bytes, kept after the first use."""
         values = decoded(self.matrix)
         if values is not self.stored:
             values.flags.writeable = False
@@ -66,12 +66,12 @@ class Softmax:
 
     @cached_property
     def sha256(self) -> str:
-        """The identity of the numbers (hex), as docs/index-format.md defines it, hashed once."""
+        """The identity of the numbers (hex), as docs/index-format.md defines it."""
         return softmax_sha256(self.matrix, self.bias)
 
     @cached_property
     def descriptor(self) -> Int64:
-        """The matrix for kernels, which take this array's address."""
+        """The record of the matrix that kernels read."""
         return matrix_descriptor(self.matrix, self.bias)
 
     @cached_property
@@ -79,10 +79,9 @@ class Softmax:
         return self.descriptor.ctypes.data
 
     def logits64(self, hidden_states: Float32, offsets: Int64, ids: Int32) -> Float64:
-        """Compute exact float64 logits of the ids that each row of hidden_states [B, D] owns (CSR).
+        """Return the exact float64 logits of each row's ids (CSR), for hidden_states [B, D].
 
-        InvalidRequest for a row of hidden_states that is not finite or too large, even if it owns
-        no ids.
+        InvalidRequest names a row that is not finite or too large, even if it has no ids.
         """
         values = np.empty(ids.size, np.float64)
         if (bad := csr_logits(self.address, hidden_states, offsets, ids, values)) >= 0:
@@ -90,7 +89,7 @@ class Softmax:
         return values
 
     def check_hidden(self, hidden_states: Float32) -> None:
-        """InvalidRequest for the first of hidden_states [B, D] that is not finite or too large."""
+        """Raise InvalidRequest for the first row [B, D] that is not finite or too large."""
         self.logits64(
             hidden_states, np.zeros(len(hidden_states) + 1, np.int64), np.empty(0, np.int32)
         )
@@ -108,7 +107,7 @@ def softmax_sha256(
     bias: np.ndarray,
     report: Callable[[int], None] = lambda _: None,
 ) -> str:
-    """Return the identity of a stored matrix and its bias; `report` gets the bytes hashed."""
+    """Return the identity of a stored matrix and its bias; `report` counts the bytes hashed."""
     matrix = StoredMatrix.of(weight)
     digest = begin_sha256(matrix)
     for array in (matrix.data, bias):
@@ -131,7 +130,6 @@ class Knob:
 
 
 def by_knob(**entries: Entry) -> Mapping[str, Entry]:
-    """Return the knobs of a head, or their limits, by name."""
     return entries
 
 
@@ -142,9 +140,9 @@ def checked_k(k: Any, vocab_size: int) -> int:
 def ready_request(
     hidden_states: ArrayLike, k: int, dim: int, vocab_size: int
 ) -> tuple[Float32, int, int]:
-    """Return `hidden_states` as C-contiguous float32 [B, D], B, `k` in 1 .. V; or InvalidRequest.
+    """Return (C-contiguous float32 [B, D], B, k), with 1 <= k <= V; or InvalidRequest.
 
-    Without needed changes there are no calls, which cost a microsecond each.
+    Valid arguments take no function call; each would cost a microsecond.
     """
     if (
         type(hidden_states) is ndarray
@@ -160,7 +158,7 @@ def ready_request(
 
 
 def ready_hidden(hidden_states: ArrayLike, dim: int) -> Float32:
-    """Convert `hidden_states` to C-contiguous float32 [B, D]; no copy if it is that."""
+    """Return `hidden_states` as C-contiguous float32 [B, D], copied only if needed."""
     return ready_request(hidden_states, 1, dim, 1)[0]
 
 

@@ -1,4 +1,4 @@
-"""The bases of heads: one kernel answers rows of hidden_states from one descriptor."""
+"""The base classes of heads: a kernel reads a descriptor and answers rows of hidden_states."""
 
 from __future__ import annotations
 
@@ -47,56 +47,52 @@ from logitsieve.kernels.topk.descriptor import masked_by, shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
-FEW_ROWS = 2 * ROWS_A_SLICE  # of hidden_states, below which they are not divided among threads
-# The least share of W that is worth a thread's start: twice what is read while it is handed over.
+FEW_ROWS = 2 * ROWS_A_SLICE  # threads divide W instead of fewer rows of hidden_states
+# A thread's share of W has SHARE_BYTES or more, and takes twice its hand-over to read.
 SHARE_BYTES, READ_BYTES_PER_NS = 1 << 21, 20
-SHARE_ANSWERS = 16  # the least rows of a share for each answer
+SHARE_ANSWERS = 16  # rows of W that a share has for each answer, or more
 ANY_ROWS = 1 << 62
-JOINED = 2.0**-48  # of a sum of shares: the rounding of some exponentials and logarithms
+JOINED = 2.0**-48  # bounds the rounding of logaddexp over shares
 
 _empty, _zeros, _make = np.empty, np.zeros, tuple.__new__
 
-# By knob, the largest value of use to an index's arrays, such as the number of clusters.
+# The largest useful value of each knob for an index, such as its number of clusters.
 Limits = Mapping[str, Callable[[Arrays, Softmax], float]]
 
 
 class BestWithLogZ(NamedTuple):
-    """The best rows and log Z of B rows of hidden_states."""
-
     ids: Int32  # [B, K]
     logits: Float64  # [B, K] exact
     log_z: Float64  # [B, 4] TOP, VALUE, LOW and HIGH of kernels/topk/merge.py
     errors: Float64  # [B] standard errors of log Z; 0 with proven bounds
-    proven: Bool  # [B] ids
-    scanned: Int32  # [B]
-    fallback: Bool  # [B]
+    proven: Bool  # [B] True if the ids are proven
+    scanned: Int32  # [B] logits computed
+    fallback: Bool  # [B] True if the fallback answered
 
     def put(self, rows: Int64, found: BestWithLogZ) -> None:
-        """Write what was found for some rows in their places."""
         arrays: tuple[NDArray[Any], ...] = self
         for array, part in zip(arrays, found, strict=True):
             array[rows] = part
 
 
 def empty_best(rows: int, k: int) -> BestWithLogZ:
-    """Return arrays to fill, of an estimate that proves nothing."""
+    """Return arrays to fill; `proven` and `fallback` are False."""
     return BestWithLogZ(
         _empty((rows, k), INT32), _empty((rows, k)), _empty((rows, FIELDS)), _empty(rows),
         _zeros(rows, BOOL), _empty(rows, INT32), _zeros(rows, BOOL),
     )  # fmt: skip
 
 
-# (address, hidden_states, ids, logits, scanned, start, stop) -> status: fills ids and logits [B, K]
-# and scanned [B] of rows start .. stop-1. scanned is -1 for a row without an answer, and the status
-# is the number of such rows, or -1 - r if row r of hidden_states is to be refused.
+# (address, hidden_states, ids, logits, scanned, start, stop) -> status. Fills ids and logits [B, K]
+# and scanned [B] for rows start .. stop-1. The status counts the rows left to the fallback, which
+# have a scanned of -1; or it is -1 - r to refuse row r of hidden_states.
 TopKernel = Callable[..., int]
 
 
 class Head(ABC):
     """A way to find the largest logits. Immutable; any number of threads may call it.
 
-    A subclass names its kernel, and sets its descriptor in `_prepare` or in `_apply_knobs`. Rows
-    that the kernel leaves unanswered go to the fallback.
+    A subclass names its kernel, and sets its descriptor in `_prepare` or in `_apply_knobs`.
     """
 
     name: ClassVar[str]
@@ -106,10 +102,10 @@ class Head(ABC):
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
-    most_rows: int = ANY_ROWS  # of a call; `full` answers more
-    quick_best: bool = False  # draws take less time by its best ids than by all logits
-    estimates_log_z: bool = False  # without a pass over W, where it `estimates_at`
-    _mask: Int32 | None = None  # of a call
+    most_rows: int = ANY_ROWS  # `full` answers calls of more rows
+    quick_best: bool = False  # draws from its best ids are faster than from all logits
+    estimates_log_z: bool = False  # without a pass over W; see `estimates_at`
+    _mask: Int32 | None = None  # see `masked`
 
     _kernel: TopKernel
 
@@ -135,7 +131,7 @@ class Head(ABC):
 
     @property
     def proves(self) -> bool:
-        """True if every answer is the full softmax's."""
+        """True if every answer equals the full softmax's."""
         return self.max_error == 0.0
 
     def _prepare(self) -> None:
@@ -151,9 +147,9 @@ class Head(ABC):
         return
 
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
-        """Answer from a descriptor; `read` counts the bytes of W that every row has to read.
+        """Set the descriptor that the kernel reads, and the shares of W for several threads.
 
-        Several threads read a share each for few rows of hidden_states.
+        Every row of hidden_states reads `read` bytes or more.
         """
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         shares = min(self._threads, read // SHARE_BYTES)
@@ -164,10 +160,7 @@ class Head(ABC):
 
     @classmethod
     def from_arrays(cls, softmax: Softmax, arrays: Arrays, **options: Any) -> Self:
-        """Make a head over its part's `arrays` with the constructor's `options`.
-
-        Borrowed arrays are named "<part>.<array>". InvalidRequest unless the arrays fit `part`.
-        """
+        """Make the head, with the constructor's `options`; InvalidRequest unless `part` fits."""
         if cls.part:
             require_part(cls.part, arrays, softmax)
         return cls(softmax, arrays, **options)
@@ -177,22 +170,22 @@ class Head(ABC):
         return self._vocab_size
 
     def with_knobs(self, **knobs: float) -> Self:
-        """Return the head at another operating point; InvalidKnob if unknown or out of range."""
+        """Return the head at another operating point; InvalidKnob names a bad one."""
         other = copy(self)
         other._set_knobs(knobs)
         return other
 
     def masked(self, mask: Int32) -> Self:
-        """Return the head for calls about B rows, whose answers are of the ids that `mask` allows.
+        """Return the head for calls of B rows that answers with the ids that `mask` allows.
 
-        int32 [B, ceil(V / 32)], bit i % 32 of word i // 32 for id i, and 0 beyond V. A row with
-        fewer than k ids has -1 and -inf beyond them.
+        `mask` is int32 [B, ceil(V / 32)]: id i is bit i % 32 of word i // 32, bits beyond V are 0.
+        If it allows fewer than k ids, -1 and -inf follow them.
         """
         other = copy(self)
         other._mask = mask
         other._descriptor = masked_by(self._descriptor, mask)
         other._address = other._descriptor.ctypes.data
-        if len(self._shares) > 1:  # one is never read
+        if len(self._shares) > 1:  # a single share is never read
             other._shares = [masked_by(share, mask) for share in self._shares]
         return other
 
@@ -217,7 +210,7 @@ class Head(ABC):
         return _make(TopK, (ids, logits, proven, scanned, handed))
 
     def _shared(self, rows: int, k: int) -> bool:
-        """Tell if each thread takes a share of W; otherwise each takes some of the rows."""
+        """Tell whether threads divide W, instead of the rows of hidden_states."""
         shares = len(self._shares)
         few = shares > 1 and rows < FEW_ROWS
         return few and SHARE_ANSWERS * k * shares <= self._vocab_size
@@ -225,9 +218,10 @@ class Head(ABC):
     def _spread(
         self, call: TopKernel, hidden_states: Float32, k: int, asked: Sequence[Any], *made: Any
     ) -> tuple[list[int], list[NDArray[Any]]]:
-        """Return a kernel's results, and arrays [S, B, ...] that it fills for k rows.
+        """Return a kernel's results, and the arrays [S, B, ...] that it fills with k answers.
 
-        `made` has the type of each array and its shape beyond B. S is 1 unless threads share W.
+        Each of `made` is the dtype of an array and its shape after [S, B]. S is the number of
+        shares, 1 unless threads divide W.
         """
         rows = len(hidden_states)
         shares = self._shares if self._shared(rows, k) else [self._descriptor]
@@ -263,10 +257,10 @@ class Head(ABC):
             listed_topk(self._address, hidden_states, offsets, listed, ids, logits, scanned, 0)
         )
         self._add_scanned(computed, scanned)
-        return min(status, 0)  # a row with fewer than K under a mask is complete
+        return min(status, 0)  # a mask may allow fewer than K ids; the row is complete
 
     def _add_scanned(self, computed: Int32, scanned: Int32) -> None:
-        """Fill scanned [B] with what all shares computed [S, B]."""
+        """Add up the logits computed in all shares [S, B] to scanned [B]."""
         np.minimum(np.add.reduce(computed, dtype=INT32), self._vocab_size, out=scanned)
 
     def _answer_rest(self, status: int, hidden_states: Float32, k: int, top: TopK) -> None:
@@ -282,7 +276,7 @@ class Head(ABC):
 
     @abstractmethod
     def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
-        """Return every row of W that `topk` would look at, with exact logits."""
+        """Return every row of W that `topk` evaluates, with exact logits."""
 
     def _fill_short(self, listed: Candidates, hidden_states: Float32, k: int) -> Candidates:
         short = listed.offsets[1:] - listed.offsets[:-1] < k
@@ -292,17 +286,17 @@ class Head(ABC):
         return replace_rows(listed, short, self._fallback.candidates(hidden_states[short], k))
 
     def selects(self, k: int, rows: int) -> bool:
-        """Return True if `needed` is the fastest way to the k best ids of so many contexts."""
+        """Return True if `needed` is the fastest way to the k best ids of a call of `rows`."""
         return False
 
     def estimates_at(self, scale: float, k: int) -> bool:
-        """Return True if `best_with_log_z` estimates log Z of all e^{scale x} beside k rows."""
+        """Return True if `best_with_log_z` estimates log Z instead of computing all logits."""
         return self.estimates_log_z and scale == 1.0
 
     def best_with_log_z(self, hidden_states: Float32, k: int, scale: float = 1.0) -> BestWithLogZ:
         """Return the k best rows for each of hidden_states [B, D], and log Z of all e^{scale x}.
 
-        By one pass over W, with proven bounds, unless the head `estimates_at` that scale and k.
+        A pass over W proves bounds of log Z, unless the head `estimates_at` that scale and k.
         """
         return self._best_by_pass(hidden_states, k, scale)
 
@@ -330,7 +324,7 @@ class Head(ABC):
         return ids, logits, joined(log_z)
 
     def warm(self) -> None:
-        """Call each kernel once, which compiles it."""
+        """Compile each kernel, by calling it once."""
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
@@ -338,17 +332,18 @@ class Head(ABC):
 
 
 class ListingHead(Head):
-    """Lists some rows of W for each query, and decides by their exact logits."""
+    """Selects some rows of W for each query, and decides by their exact logits."""
 
     @abstractmethod
     def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return CSR (offsets [B+1], distinct ids) of rows to look at, on any thread."""
+        """Return the rows to evaluate as CSR (offsets [B+1], distinct ids); safe on any thread."""
 
     def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
-        hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
+        hidden_states, rows, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
         offsets, ids = self.select(hidden_states, k)
-        listed = unproven(offsets, ids, self._softmax.logits(hidden_states, offsets, ids))
-        return self._fill_short(listed, hidden_states, k)
+        logits, upper = self._softmax.logits(hidden_states, offsets, ids), _empty(rows, FLOAT32)
+        upper.fill(np.inf)
+        return self._fill_short(Candidates(offsets, ids, logits, upper), hidden_states, k)
 
 
 class SelectingHead(ListingHead):
@@ -365,7 +360,7 @@ class SelectingHead(ListingHead):
 
 
 class ClusteredHead(ListingHead):
-    """Looks at the lists of each row's best clusters, as many as its knob `probed` says."""
+    """Evaluates the lists of each row's best clusters; the knob `probed` is their number."""
 
     probed: ClassVar[str]
 
@@ -379,7 +374,7 @@ class ClusteredHead(ListingHead):
 
     def _describe_lists(self, arrays: Arrays, probes: int) -> None:
         offsets, self._list_ids, self._probes = arrays["offsets"], arrays["ids"], probes
-        self._list_offsets = np.append(offsets, offsets[-1])  # the last list is empty
+        self._list_offsets = np.append(offsets, offsets[-1])  # an escalated row's list is empty
         least = self.knobs.get("escalate", -1.0)
         descriptor, self._described = screen_descriptor(
             self._softmax.descriptor, arrays, probes, least, self.knobs.get("log_z_error", np.inf),
@@ -390,7 +385,7 @@ class ClusteredHead(ListingHead):
         rows, size = len(hidden_states), self._vocab_size
         clusters = np.empty((rows, self._probes), np.int32)
         refuse_first([screen_routes(self._address, hidden_states, clusters)])
-        if clusters.size == 1:  # a list, unjoined
+        if clusters.size == 1:  # the usual case: one list as it is
             first, end = self._list_offsets[clusters[0, 0] : clusters[0, 0] + 2]
             return np.array([0, end - first]), self._list_ids[first:end].copy()
         offsets, places = select_rows(self._list_offsets, clusters.ravel())
@@ -403,18 +398,12 @@ class ClusteredHead(ListingHead):
 
 
 def joined(log_z: Float64) -> Float64:
-    """Add up what each share of W found, log Z [S, B, 4] with a TOP of 0, to log Z [B, 4]."""
+    """Return log Z [B, 4] from the sums of all shares, log Z [S, B, 4] with a TOP of 0."""
     fields: Float64 = np.logaddexp.reduce(log_z, axis=0)
     fields[:, TOP] = 0.0
     fields[:, LOW] -= JOINED * (1.0 + np.abs(fields[:, LOW]))
     fields[:, HIGH] += JOINED * (1.0 + np.abs(fields[:, HIGH]))
     return fields
-
-
-def unproven(offsets: Int64, ids: Int32, logits: Float32) -> Candidates:
-    upper = _empty(len(offsets) - 1, FLOAT32)
-    upper.fill(np.inf)
-    return Candidates(offsets, ids, logits, upper)
 
 
 def replace_rows(listed: Candidates, rows: Bool, other: Candidates) -> Candidates:

@@ -1,6 +1,6 @@
-"""The schema of an index's part: its tensors by name, their sizes in letters, and their values.
+"""The schema of a part of an index: the types, shapes and allowed values of its tensors.
 
-V and D are the softmax's sizes; the first tensor that names any other letter binds it.
+V and D are the softmax's sizes; any other letter is bound by the first tensor that names it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ CHECKED_AT_ONCE = 1 << 18  # elements that stay in the cache
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One array, which a part may lack if it is `optional`.
+    """One array of a part.
 
     `offsets` rise from 0 to the size `below`; `ids` are less than it. Kernels use both as
-    addresses, so every new head checks them, and that `factors` are finite and positive; verifying
-    checks that `reals` are finite.
+    addresses, so every new head checks them, and that `factors` are finite and positive. Only
+    `verify` checks that `reals` are finite.
     """
 
-    dtype: str  # numpy's name, or "bfloat16"; several by " or "
+    dtype: str  # numpy's name, or "bfloat16"; alternatives are joined by " or "
     shape: tuple[str | int, ...]  # letters, "C+1", "V/16" (rounded up), or fixed sizes
     holds: Literal["reals", "codes", "ids", "offsets", "factors"] = "reals"
     below: str = ""
@@ -38,7 +38,7 @@ class TensorSpec:
 class PartSpec:
     """A head's arrays. `structure` and `values` raise ValueError for faults beyond sizes.
 
-    `structure` runs for every new head; `values` may read every number, at verifying.
+    `structure` runs for every new head. `values` runs in `verify`, and may read every number.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PartSpec:
     values: Callable[[Arrays], None] = lambda arrays: None
 
     def held(self, arrays: Arrays) -> dict[str, TensorSpec]:
-        """Return the tensors that `arrays` have; ValueError if one is missing and not optional."""
+        """Return the tensors that `arrays` have; ValueError if a required one is missing."""
         for name, tensor in self.tensors.items():
             if name not in arrays and not tensor.optional:
                 raise ValueError(f"holds no tensor {name!r}")
@@ -61,7 +61,7 @@ SOFTMAX = PartSpec(
         "bias": TensorSpec("float32", ("V",)),
     },
 )
-# Of a matrix in blocks: X bytes a row; utils/stored.py checks the scales.
+# A matrix in blocks has X bytes a row; utils/stored.py checks its scales.
 SOFTMAX_BLOCKS = PartSpec(
     "softmax", {**SOFTMAX.tensors, "weight": TensorSpec("uint8", ("V", "X"), "codes")}
 )
