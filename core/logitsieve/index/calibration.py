@@ -1,4 +1,4 @@
-"""The shape of calibration.json (docs/building.md): no digest covers it, so readers check it."""
+"""The format of calibration.json (docs/building.md), which no digest covers: readers check it."""
 
 import binascii
 import re
@@ -13,18 +13,18 @@ from logitsieve.api.results import Float32
 
 
 class Rule(NamedTuple):
-    """Allowed JSON values, and their description."""
+    """A check of a JSON value, and a description of the values that pass."""
 
     allowed: str
     fits: Callable[[Any], bool]
 
 
 def read(form: Any, where: str, value: Any) -> Any:
-    """Return `value` with its dataclasses made; ValueError names the first place that deviates.
+    """Return `value`, with objects made dataclasses; ValueError names the first place at fault.
 
-    A form is a Rule, a type annotated with one, or of others: a list of one form; a dict of those
-    of names that an object has at least, or of all keys by a Rule of theirs; a dataclass, of an
-    object with exactly its fields; Mapping[str, form], form | None or Any.
+    A form is a Rule, a type annotated with one, Any, `form | None`, `[form]`, Mapping[str, form],
+    `{name: form}` for an object that may have more names, `{Rule: form}` with a rule for its keys,
+    or a dataclass for an object with exactly its fields.
     """
     origin, args = get_origin(form), get_args(form)
     if form is Any or (value is None and NoneType in args):
@@ -69,22 +69,22 @@ _K_TEXT = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 def check_calibration(calibration: Mapping[str, Any]) -> None:
-    """Check every field; ValueError names the first one that deviates from the builder's format."""
+    """Check every field; ValueError names the first one at fault."""
     read(_CALIBRATION, "calibration", calibration)
-    if "contexts" in calibration:  # owners may drop them
+    if "contexts" in calibration:  # an index's owner may delete them
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     for number, point in enumerate(points):
-        if "steps" in point:  # of heads that estimate log Z, and of `full`
+        if "steps" in point:  # `full` and heads that estimate log Z
             read(_STEPS, f"calibration.points[{number}].steps", point["steps"])
-        if "draw_us" in point:  # of heads that draw from all ids
+        if "draw_us" in point:  # heads that draw from all ids
             read(_POSITIVE, f"calibration.points[{number}].draw_us", point["draw_us"])
     if not any(point["head"]["name"] == "full" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'full' at 1 row a call is missing")
 
 
 def pack_contexts(hidden_states: Float32) -> dict[str, Any]:
-    """Encode the first contexts of [N, D] that fit in calibration.json."""
+    """Encode the first contexts of [N, D], as many as calibration.json takes."""
     rows = max(1, min(CONTEXT_ROWS, CONTEXT_BYTES // hidden_states[0].nbytes))
     first = np.ascontiguousarray(hidden_states[:rows], "<f4")
     text = b64encode(first.tobytes()).decode()
@@ -92,7 +92,7 @@ def pack_contexts(hidden_states: Float32) -> dict[str, Any]:
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
-    """Decode a calibration's contexts, float32 [N, D], or None; ValueError for another D."""
+    """Decode the contexts, float32 [N, D], or None without any; ValueError for another D."""
     contexts = calibration.get("contexts")
     if contexts is None:
         return None

@@ -1,7 +1,4 @@
-"""Read files of an index, and write them completely or not at all.
-
-A folder is made durable under a temporary name, then renamed.
-"""
+"""Read files of an index, and write them completely or not at all."""
 
 import hashlib
 import os
@@ -23,14 +20,14 @@ COPY_BYTES = 1 << 20
 
 
 def unreadable(path: Path, error: object) -> IndexUnreadable:
-    """Return IndexUnreadable with a reason, shortened and escaped as it may quote the file."""
+    """Return IndexUnreadable; its reason may quote the file, so it is shortened and escaped."""
     text = str(error)[:MAX_REASON]
     return IndexUnreadable(path, text if text.isprintable() else ascii(text)[1:-1])
 
 
 @contextmanager
 def as_unreadable(path: Path) -> Iterator[None]:
-    """Turn an OSError about `path`, or a ValueError about its contents, into IndexUnreadable."""
+    """Turn OSError and ValueError about `path` into IndexUnreadable."""
     try:
         yield
     except FileNotFoundError as error:
@@ -42,7 +39,7 @@ def as_unreadable(path: Path) -> Iterator[None]:
 
 
 def regular(path: Path) -> os.stat_result:
-    """Return the status of a regular file; refuse others (a pipe would block)."""
+    """Return the status of a file; IndexUnreadable if it is not regular (a pipe would block)."""
     with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -51,7 +48,7 @@ def regular(path: Path) -> os.stat_result:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """Read a file of at most `limit` bytes."""
+    """Read a file; IndexUnreadable above `limit` bytes."""
     size = regular(path).st_size
     if size > limit:
         raise IndexUnreadable(path, f"{size} bytes, at most {limit} are read")
@@ -60,7 +57,7 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def fsync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make a folder's entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -70,14 +67,14 @@ def fsync_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder that becomes `out` when the block ends, or is removed if it raises."""
+    """Yield a temporary folder that is renamed to `out` at the end, or removed on an error."""
     missing = [path for path in out.parents if not path.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
     for folder in missing:
         fsync_folder(folder.parent)
     remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    path.mkdir(parents=True)  # another writer may have removed them
+    path.mkdir(parents=True)  # another writer that failed may have removed the parents
     try:
         yield path
         try:
@@ -89,14 +86,14 @@ def new_folder(out: Path) -> Iterator[Path]:
         fsync_folder(out.parent)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):  # in use by others
+        with suppress(OSError):  # other writers may use them
             for folder in missing:
                 folder.rmdir()
         raise
 
 
 def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """Write a new, durable file; return its size and sha256 (hex). An OSError names it."""
+    """Write a new, durable file; return its size and sha256 (hex). OSError names the file."""
     digest, size = hashlib.sha256(), 0
     with name_in_errors(file), file.open("xb") as stream:
         for piece in content:
@@ -109,20 +106,20 @@ def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, 
 
 
 def link_or_copy(source: Path, file: Path) -> str | None:
-    """Hard-link `source` as `file`, durable; if that fails, copy it and return its sha256."""
-    source = source.resolve(strict=True)  # a link to a symbolic link would be one
+    """Hard-link `source` as `file`, durably; if that fails, copy it and return its sha256."""
+    source = source.resolve(strict=True)  # a hard link to a symbolic link would stay symbolic
     try:
         file.hardlink_to(source)
-    except OSError:  # another file system, or one without links, or another user's file
+    except OSError:  # on another file system, say, or for another user's file
         with source.open("rb") as stream:
             return write_file(file, iter(lambda: stream.read(COPY_BYTES), b""))[1]
     with file.open("rb") as stream:
-        os.fsync(stream.fileno())  # its writer may not have
+        os.fsync(stream.fileno())  # the writer of `source` may not have done it
     return None
 
 
 def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
-    """Remove temporary folders older than a day; younger ones may be in use."""
+    """Remove temporary folders that are older than a day; others may be in use."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{prefix}*"):
         with suppress(FileNotFoundError):  # another process was faster

@@ -1,4 +1,4 @@
-"""Open and verify an index: heads over mapped arrays."""
+"""Open and verify an index."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -64,7 +64,7 @@ class Index:
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...] | None:
-        """The words by id, read at the first use; None if the index has none."""
+        """The words by id, read on first use; None if the index has none."""
         return read_vocabulary(self.path, self.manifest)
 
     @cached_property
@@ -75,14 +75,14 @@ class Index:
 
     @cached_property
     def measured(self) -> Mapping[str, Any] | None:
-        """`calibration`, checked at the first use (IndexUnreadable); None without one."""
+        """`calibration`, checked on first use (IndexUnreadable)."""
         if self.calibration is not None:
             with as_unreadable(self.path / CALIBRATION_FILE):
                 check_calibration(self.calibration)
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:
-        """Return the head `name` ("": the default) at its stored knobs or at `knobs`."""
+        """Return the head `name`, by default `default_head`, at its stored knobs or at `knobs`."""
         head = self._heads.get(name or self.default_head)
         if head is None:
             allowed = ", ".join(self._heads) or "none, it is closed"
@@ -91,7 +91,7 @@ class Index:
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden_states: ArrayLike, ids_BM: ArrayLike) -> Float32:
-        """Compute exact logits W[ids] . h + b of ids [B, M]; tensors on a GPU for tensors."""
+        """Return the exact logits of ids [B, M], as a tensor on the GPU if given tensors there."""
         if self.backend is not None:
             logits: Float32 | None = self.backend.logits(self.head("full"), hidden_states, ids_BM)
             if logits is not None:
@@ -131,16 +131,16 @@ def open_index(
     kernel_cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Index:
-    """Map the index directory `path` (<name>/<version>) and build its heads.
+    """Map the index directory `path` (<name>/<version>) and make its heads.
 
     `verify="full"` hashes every file, reads every number and compares a sample of the sketch with
-    the matrix; `kernel_cache` remembers the result. "sizes" trusts the numbers. `device` "cuda" or
-    "cuda:1" copies W and the arrays of heads that run there.
+    the matrix; `kernel_cache` remembers that it passed. "sizes" trusts the numbers. A `device` such
+    as "cuda:1" gets copies of W and of the arrays of heads that run there.
 
     IndexUnreadable names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or
     DeviceLost.
     """
-    backend = backend_of(device)  # before anything is read
+    backend = backend_of(device)
     if verify not in ("full", "sizes"):
         raise InvalidRequest("verify", repr(verify), "'full' or 'sizes'")
     threads = whole("threads", threads, 1)
@@ -148,7 +148,7 @@ def open_index(
     contents = read_contents(path)
     if verify == "full":
         memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
-        if mark not in memory:  # computed before reading, so that a later change is noticed
+        if mark not in memory:  # `mark` is older than the reads, so a later change is noticed
             verify_contents(contents, progress)
             memory.add(mark)
     return assemble(contents, HEADS, threads, device, backend)
@@ -157,10 +157,10 @@ def open_index(
 def verify_index(
     path: Path | str, progress: Progress | None = None, all_rows: bool = False
 ) -> list[str]:
-    """Check everything, ignoring remembered checks, and return the names of the checked files.
+    """Check everything again, and return the names of the checked files.
 
-    `all_rows` compares every row of the sketch with the matrix, in O(V D^2). Raises like
-    `open_index`.
+    `all_rows` compares every row of the sketch with the matrix, in O(V D^2). IndexUnreadable names
+    the file at fault.
     """
     contents = read_contents(path)
     with as_unreadable(contents.path / MANIFEST_FILE):
@@ -173,7 +173,7 @@ def verify_index(
 def assemble(
     contents: Contents, registry: Registry, threads: int, device: str = "cpu", backend: Any = None
 ) -> Index:
-    """Build every head of the manifest that `registry` has and the device runs."""
+    """Make the manifest's heads that `registry` has and the device runs."""
     with as_unreadable(contents.path / MANIFEST_FILE):
         check_heads(contents.manifest, registry)
     knobs = {name: entry.knobs for name, entry in contents.manifest.heads.items()}
@@ -183,13 +183,13 @@ def assemble(
         if backend is not None:
             registry, softmax = backend.adapted(registry, softmax)
         heads = make_heads(registry, softmax, contents.parts, knobs, threads, fallback)
-    except InvalidRequest as error:  # knobs are checked: only arrays can be at fault
+    except InvalidRequest as error:  # about arrays: knobs were checked above
         raise unreadable(contents.path, error) from error
     return Index(contents, heads, threads, device, backend)
 
 
 def backend_of(device: str) -> Any:
-    """Return None for the CPU, else the backend of an entry point in "logitsieve.backends".
+    """Return None for the CPU, else the backend that an entry point declares.
 
     InvalidRequest if the device does not exist, MissingExtra without its libraries.
     """

@@ -1,4 +1,4 @@
-"""The manifest: the contents of an index as canonical JSON, and the digest that identifies it."""
+"""The manifest lists the contents of an index; its digest identifies the index."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_name(text: object) -> bool:
-    """Check that `text` may name a model, a head or a part."""
+    """Tell whether `text` can name a model, a head or a part."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def is_version(text: str) -> bool:
-    """Check that `text` is a positive integer without leading zeros."""
+    """Tell whether `text` is a positive integer without leading zeros."""
     return _VERSION.fullmatch(text) is not None
 
 
@@ -70,7 +70,7 @@ FirstRow: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file next to the manifest: size in bytes, sha256 in hex."""
+    """A file next to the manifest, its size in bytes and its sha256 in hex."""
 
     file: Name
     size: Size
@@ -79,7 +79,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """A head: its part, its operating point and its build options."""
+    """A head's part, operating point and build options."""
 
     part: Name | None = None
     knobs: Mapping[str, Number] = field(default_factory=dict)
@@ -88,20 +88,20 @@ class HeadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """The full softmax of a shard, which holds rows from `first` on."""
+    """The full softmax that a shard is cut from; the shard holds rows from `first` on."""
 
     first: FirstRow
-    vocab_size: Count  # of the full softmax
-    softmax_sha256: Sha256  # of the full softmax
+    vocab_size: Count
+    softmax_sha256: Sha256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All that decides an index's answers; equal inputs give equal bytes."""
+    """Everything that an index's answers depend on; equal inputs give equal bytes."""
 
     vocab_size: Count  # V
     dim: Count  # D
-    softmax_sha256: Sha256  # of the matrix and its bias (heads/_base/head.py)
+    softmax_sha256: Sha256  # see heads/_base/head.py
     parts: Mapping[str, FileEntry]
     heads: Mapping[str, HeadEntry]
     default_head: Name
@@ -109,16 +109,16 @@ class Manifest:
     config: Mapping[str, Any] = field(default_factory=dict)
     seeds: Mapping[str, Integer] = field(default_factory=dict)
     format_version: Count = FORMAT_VERSION
-    dtype: Dtype = "F32"  # of the stored matrix: a key of KINDS in utils/stored.py
-    shard: ShardOf | None = None  # of a shard alone
+    dtype: Dtype = "F32"  # of the stored matrix
+    shard: ShardOf | None = None
 
     def to_json(self) -> bytes:
-        """Return the JSON that the digest is of."""
+        """Return the JSON that is hashed to the digest."""
         return canonical(self._fields())
 
     @property
     def digest(self) -> str:
-        """Return the digest (hex): equal digests answer equally."""
+        """The digest (hex); indexes with equal digests give equal answers."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def file_bytes(self) -> bytes:
@@ -126,7 +126,7 @@ class Manifest:
         return canonical({**self._fields(), "digest": self.digest}) + b"\n"
 
     def files(self) -> list[FileEntry]:
-        """List the files that the digest covers, by part name; the vocabulary is last."""
+        """List the files that the digest covers: parts by name, then the vocabulary."""
         files = [entry for _, entry in sorted(self.parts.items())]
         return files if self.vocabulary is None else [*files, self.vocabulary]
 
@@ -140,7 +140,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, file: Path = Path(MANIFEST_FILE)) -> Self:
-        """Parse the output of `file_bytes`; IndexUnreadable names `file` and any deviation."""
+        """Parse the output of `file_bytes`; IndexUnreadable names `file` and the fault."""
         try:
             with as_unreadable(file):
                 manifest = cls._parse(data)
@@ -168,7 +168,7 @@ class Manifest:
         return manifest
 
     def check(self) -> None:
-        """ValueError unless names, heads, parts and files fit together."""
+        """Raise ValueError unless names, heads, parts and files fit together."""
         if self.dim % (block := KINDS[self.dtype].values):
             raise ValueError(f"dim: got {self.dim}, {self.dtype} needs a multiple of {block}")
         for kind, names in (("part", self.parts), ("head", self.heads)):

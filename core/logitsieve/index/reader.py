@@ -1,6 +1,6 @@
 """Map an index directory and check its structure: manifest, names, dtypes, shapes, addresses.
 
-Kernels rely on these. `verify.py` reads all other numbers.
+Kernels rely on these; `verify.py` checks all other numbers.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ from logitsieve.index.tensorfile import TensorFile, map_tensors
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
 Registry = Mapping[str, type[Head]]
-Report = Callable[[int], None]  # bytes done since the last call
-ADDRESSES = ("ids", "offsets")  # that kernels use as addresses
+Report = Callable[[int], None]  # gets the bytes (or rows) done since its last call
+ADDRESSES = ("ids", "offsets")  # arrays of these are addresses in kernels
 
 PARTS: dict[str, PartSpec] = {
     part.name: part for part in (SOFTMAX, *(head.part for head in HEADS.values())) if part
@@ -41,14 +41,14 @@ PARTS: dict[str, PartSpec] = {
 
 
 def spec_of(part: str, arrays: Arrays) -> PartSpec:
-    """Return the schema of a part; `softmax` has two, for blocks and for floats."""
+    """Return the schema of a part; `softmax` has one for floats and one for blocks."""
     weight = arrays.get("weight") if part == SOFTMAX.name else None
     return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The mapped files by name, and the arrays of every known part; addresses are copied."""
+    """The mapped files by name, and the arrays of every known part."""
 
     path: Path
     manifest: Manifest
@@ -58,7 +58,7 @@ class Contents:
     calibration: Mapping[str, Any] | None
 
     def file(self, entry: FileEntry) -> Path:
-        """Return the path of a file of the manifest."""
+        """Return the path of a file."""
         return self.path / entry.file
 
 
@@ -74,13 +74,13 @@ def read_contents(path: Path | str) -> Contents:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check a folder's manifest alone. IndexUnreadable."""
+    """Read and check only the manifest; IndexUnreadable names the fault."""
     file = folder / MANIFEST_FILE
     return Manifest.from_json(read_small(file, MAX_MANIFEST), file)
 
 
 def read_folder(folder: Path) -> Contents:
-    """Like `read_contents`, for a folder without the name of an index."""
+    """Map a folder of any name; see `read_contents`."""
     if not folder.is_dir():
         raise IndexUnreadable(folder, "no such directory")
     manifest = read_manifest(folder)
@@ -111,7 +111,7 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     arrays = dict(part.tensors)
     for key, tensor in PARTS[name].tensors.items():
         if tensor.holds in ADDRESSES and key in arrays:
-            arrays[key] = arrays[key].copy()  # a later write to the file has no effect
+            arrays[key] = arrays[key].copy()  # a later write to the file must have no effect
             arrays[key].flags.writeable = False  # kernels are compiled for read-only arrays
     with as_unreadable(file):
         check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)
@@ -142,7 +142,7 @@ def _read_calibration(file: Path) -> Mapping[str, Any] | None:
 
 
 def check_heads(manifest: Manifest, registry: Registry) -> None:
-    """ValueError unless `registry` knows the default head, and its heads fit their entries."""
+    """Raise ValueError for an unknown default head, or an entry that does not fit its head."""
     if manifest.default_head not in registry:
         heads = ", ".join(registry)
         raise ValueError(f"default_head {manifest.default_head!r} is not among {heads}")
@@ -159,7 +159,7 @@ def check_heads(manifest: Manifest, registry: Registry) -> None:
 
 
 def check_digest(file: Path, entry: FileEntry, sha256: str) -> None:
-    """IndexUnreadable unless the file's `sha256` is the manifest's."""
+    """Raise IndexUnreadable unless the file's `sha256` is the manifest's."""
     if sha256 != entry.sha256:
         raise IndexUnreadable(
             file, f"damaged: its sha256 is {sha256}, the manifest says {entry.sha256}"
@@ -167,7 +167,7 @@ def check_digest(file: Path, entry: FileEntry, sha256: str) -> None:
 
 
 def read_vocabulary(path: Path, manifest: Manifest) -> tuple[str, ...] | None:
-    """Read the words by id, one a line; None if the index at `path` has none."""
+    """Read the words by id; None if the index at `path` has none."""
     entry = manifest.vocabulary
     if entry is None:
         return None

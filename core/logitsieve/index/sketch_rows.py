@@ -1,9 +1,9 @@
-"""The check that a sketch belongs to its matrix: the head `sketch` rests on it.
+"""Check that a sketch bounds the rows of its matrix, which the head `sketch` relies on.
 
-docs/sketch.md states the inequalities, proofs/README.md derives the rounding that they may lack.
-Any w' that meets them proves the bounds of its row, however the sketch was made.
+docs/sketch.md and proofs/README.md ("The check of a sketch") state the inequalities. Any w' that
+meets them proves the bounds of its row, however the sketch was made.
 
-Shape letters: R rows of a block, F coordinates coded.
+Shape letters: R rows of a block, F coded coordinates.
 """
 
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from logitsieve.kernels.simd.lanes import LANES
 from logitsieve.kernels.sketch.levels import APART, CODE_BITS, LEVELS, NUMBERS_IN
 from logitsieve.kernels.sketch.sketch import norm_of, numbers_of, widths_of
 
-MIDDLE = 128  # the code that stands for 0
+MIDDLE = 128  # the stored code of 0
 
 
 class Coding(NamedTuple):
-    """Rows of one coding in float64, and their limits."""
+    """One coding of some rows, coarse or of a level, in float64."""
 
     name: str
     codes: Float64  # [R, F] of the coordinates from `first` on
     scales: Float64  # [R]
-    rests: Float64  # [R] norms of the rest; of a level, of its errors
+    rests: Float64  # [R] norms of the tails (coarse) or of the errors (a level)
     kappa: float
-    most: float
+    most: float  # Q (coarse), or the largest norm of codes (a level)
     first: int = 0
 
     def coded(self, turned: Float64) -> Float64:
@@ -38,12 +38,12 @@ class Coding(NamedTuple):
         return turned[:, self.first : self.first + self.codes.shape[1]]
 
     def errors(self, turned: Float64) -> Float64:
-        """Return [R, F] coordinates minus codes."""
+        """Return [R, F] coordinates minus what their codes stand for."""
         return self.coded(turned) - self.codes * self.scales[:, None]
 
 
 def codings_of(sketch: Arrays, places: Int64) -> Iterator[Coding]:
-    """Yield all codings of these rows: of the first coordinates, then of each level."""
+    """Yield the codings of these rows: coarse, then each level."""
     widths, limits = widths_of(sketch), sketch["limits"].tolist()
     F, T, groups, lanes = widths.coarse, widths.tail, places // LANES, places % LANES
     taken = {name: sketch[name][groups] for name in NUMBERS_IN}
@@ -71,7 +71,7 @@ def _coarse(sketch: Arrays, places: Int64, width: int) -> Float64:
 
 
 def level_codes(codes_RT: np.ndarray, bits: int) -> Float64:
-    """Return the odd whole numbers that the first `bits` bits of codes mean."""
+    """Return the odd integers that the first `bits` bits of codes stand for."""
     return np.asarray(2.0 * (codes_RT >> (CODE_BITS - bits)) - ((1 << bits) - 1), np.float64)
 
 
@@ -82,21 +82,21 @@ def _bits(planes: np.ndarray, lanes: Int64) -> np.ndarray:
 
 SAMPLED = 1024
 BLOCK_ROWS = 1024
-COORDINATE_ROUNDING = 1 + 2.0**-24  # of float32 coordinates, in the kernels' margin
+COORDINATE_ROUNDING = 1 + 2.0**-24  # float32 coordinates; the kernels' margin allows for it
 LEAST_SCALE = np.float32(1e-30)  # the kernels' bounds of underflow need it
-LEAST_LENGTH = np.finfo(np.float64).tiny  # of a tail that a number is divided by
+LEAST_LENGTH = np.finfo(np.float64).tiny  # avoids a division by 0
 
 
 class Solver(NamedTuple):
-    """Coordinates of rows, and what their products leave of them."""
+    """Coordinates w' of rows w, and the residuals w - U^T w'."""
 
     directions: Float64  # U [D, D]
-    inverse: Float64  # makes coordinates of rows
+    inverse: Float64  # w' = w @ inverse
     size: float  # the Frobenius norm of U
-    rounding: float  # of a residual in float64, for coordinates of norm 1
+    rounding: float  # of a residual's norm in float64, for |w'| = 1
 
     def outside(self, rows: Float64, turned: Float64, roundings: float = 1) -> Float64:
-        """Return [R] at least the norms of rows [R, D] less those of their coordinates."""
+        """Return upper bounds [R] of the residuals' norms, for rows [R, D] and w' `turned`."""
         rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
         norms: Float64 = np.linalg.norm(rows - turned @ self.directions, axis=1) + rounding
         return norms
@@ -107,13 +107,13 @@ class Block(NamedTuple):
 
     rows: Int64
     weight: Float64  # [R, D]
-    turned: Float64  # [R, D]
-    outside: Float64  # [R] at least the norm of what the coordinates leave
+    turned: Float64  # [R, D] w'
+    outside: Float64  # [R] upper bounds of the residuals' norms
     codings: list[Coding]
 
 
 def solve(arrays: Arrays) -> Solver:
-    """Return the solver of a sketch's coordinates; ValueError if it has none."""
+    """Return the solver of a sketch's coordinates; ValueError if U has no inverse."""
     directions, size = arrays["directions"].astype(np.float64), norm_of(arrays["directions"])
     try:
         inverse = np.asarray(np.linalg.inv(directions), np.float64)
@@ -124,20 +124,20 @@ def solve(arrays: Arrays) -> Solver:
 
 
 def sampled_rows(digest: str, vocab_size: int) -> Int64:
-    """Draw rows to check by the digest, ascending: one of each of SAMPLED equal stretches."""
+    """Return one row of each of SAMPLED equal stretches of W, chosen by the digest."""
     count = min(SAMPLED, vocab_size)
-    borders = np.arange(count + 1) * vocab_size // count  # whole, so that stretches share no row
+    borders = np.arange(count + 1) * vocab_size // count
     jitter = np.random.default_rng(int(digest, 16)).random(count)
     return borders[:-1] + (jitter * np.diff(borders)).astype(np.int64)
 
 
 def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) -> None:
-    """ValueError names the first of these rows of W that the sketch does not bound, and why."""
+    """Raise ValueError, with the reason, for the first of `rows` that the sketch does not bound."""
     limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
     solver, left = solve(sketch), float(limits[4])
-    with np.errstate(all="ignore"):  # numbers without sense fail as comparisons
+    with np.errstate(all="ignore"):  # comparisons with NaN fail
         for start in range(0, len(rows), BLOCK_ROWS):
             some = rows[start : start + BLOCK_ROWS]
             weight = softmax.rows(some).astype(np.float64)
@@ -148,7 +148,7 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
 
 
 def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Float64]:
-    """Return w' [R, D] in float64, rounded to float32 if its residual is above `left`."""
+    """Return w' [R, D], rounded to float32 if its residual is above `left`, and the residuals."""
     turned = weight @ solver.inverse
     outside = solver.outside(weight, turned)
     far = ~(outside <= left)
@@ -171,8 +171,8 @@ def _check_block(block: Block, solver: Solver, left: float) -> None:
 
 
 def _broken(block: Block, solver: Solver, left: float) -> dict[str, Bool]:
-    """Return [R] True for each inequality, by its name, if it may fail for a row."""
-    # w' may move by `left` minus the residual.
+    """Return the rows [R] for which each inequality may fail, by its name."""
+    # w' may be off by as much as its residual is below `left`: e in proofs/README.md.
     turned = block.turned
     spare = np.maximum(left - block.outside, 0) / (3 * (1 + solver.size))
     sure = {"left is below its residual": block.outside <= left}

@@ -19,7 +19,7 @@ from logitsieve.kernels.sketch.levels import NUMBERS_IN
 from logitsieve.utils.options import Progress, no_progress
 
 SHARDS_FOLDER = "shards"
-# The first one that an index has is its shards' default head.
+# The first of these that an index has is the default head of its shards.
 SHARD_HEADS = ("sketch", "full")
 
 
@@ -28,9 +28,9 @@ def split_index(
 ) -> Path:
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
-    `out` is a new <name>/<version>. Shards hold consecutive rows, in about equal multiples of 256,
-    their words, and SHARD_HEADS. The source is verified first. InvalidRequest names the argument,
-    IndexUnreadable a file.
+    `out` is a new <name>/<version>. Each shard holds about as many consecutive rows, beginning at a
+    multiple of 256, their words, and SHARD_HEADS. The source is verified first. InvalidRequest
+    names the argument, IndexUnreadable the file.
     """
     out = new_path(out)
     verify_index(source, progress)
@@ -50,7 +50,7 @@ def split_index(
 
 
 def shard_folders(version: Path | str) -> list[Path]:
-    """List the folders of a version's shards, in order. IndexUnreadable without one."""
+    """List the folders of a version's shards, in order; IndexUnreadable if there are none."""
     folder = Path(version) / SHARDS_FOLDER
     count = sum(each.name.isdecimal() for each in folder.glob("*"))
     if not count:
@@ -81,6 +81,6 @@ def _write_shard(contents: Contents, out: Path, rows: slice) -> None:
 
 
 def _sketch_of(sketch: Arrays, rows: slice) -> dict[str, np.ndarray]:
-    """Return the sketch of some rows of W, whole groups of it; its limits hold for them."""
+    """Return the sketch of some rows, which are whole groups; the limits of all still hold."""
     groups = slice(rows.start // LANES, -(-rows.stop // LANES))
     return {**sketch, **{name: sketch[name][groups].copy() for name in NUMBERS_IN}}

@@ -1,6 +1,6 @@
-"""Safetensors files with tensors at multiples of 64 bytes: written in pieces, read mapped.
+"""Safetensors files with tensors at multiples of 64 bytes, written in pieces and read mapped.
 
-Format: https://huggingface.co/docs/safetensors; our additions: docs/index-format.md.
+Format: https://huggingface.co/docs/safetensors, restricted by docs/index-format.md.
 """
 
 import json
@@ -19,15 +19,15 @@ from logitsieve.api.errors import IndexUnreadable
 from logitsieve.index.files import as_unreadable, regular
 from logitsieve.utils.floats import ELEMENT_TYPES
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+ALIGNMENT = 64  # bytes of a cache line and of the widest vector register
 MAX_HEADER = 1 << 20  # bytes
 MAX_FOREIGN_HEADER = 100_000_000  # bytes; the format's limit
 MAX_DIMENSIONS = 4
 MAX_NAME = 64  # characters
 MAX_WRITE = 1 << 24  # bytes
 METADATA = "__metadata__"
-FIELDS = {"dtype", "shape", "data_offsets"}  # of a tensor
-PADDING = "_pad_"  # the format allows no holes, so gaps are tensors
+FIELDS = {"dtype", "shape", "data_offsets"}
+PADDING = "_pad_"  # gaps are tensors of this name, since the format allows no holes
 
 DTYPES = {kind.safetensors: kind.numpy for kind in ELEMENT_TYPES if kind.name != "bool"}
 CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
@@ -35,21 +35,18 @@ CODES = {dtype: code for code, dtype in DTYPES.items() if code != "BF16"}
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A mapped file: read-only arrays that share its pages, and the strings of its header.
+    """A mapped file."""
 
-    `codes` are the tensors' types in the header, `content` the complete file.
-    """
-
-    tensors: Mapping[str, np.ndarray]
-    codes: Mapping[str, str]
+    tensors: Mapping[str, np.ndarray]  # read-only views of the mapped pages
+    codes: Mapping[str, str]  # the tensors' types as in the header
     metadata: Mapping[str, str]
-    content: mmap.mmap
+    content: mmap.mmap  # the whole file
     status: os.stat_result
 
 
 @dataclass(frozen=True)
 class Span:
-    """The place of a tensor, in bytes after the header."""
+    """A tensor's place, in bytes after the header."""
 
     name: str
     code: str
@@ -58,9 +55,9 @@ class Span:
     stop: int
 
     def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
-        """Return the tensor, sharing `mapped`'s pages; the data begins at byte `begin`."""
+        """Return a view of the tensor in a file with data from byte `begin` on."""
         count, dtype = math.prod(self.shape), DTYPES[self.code]
-        if count == 0:  # numpy maps no empty array
+        if count == 0:  # np.frombuffer refuses it
             return np.empty(self.shape, dtype)
         return np.frombuffer(mapped, dtype, count, begin + self.start).reshape(self.shape)
 
@@ -72,7 +69,7 @@ def pieces(
 ) -> Iterator[Any]:
     """Yield the bytes of the file in buffers of at most MAX_WRITE bytes, without a copy.
 
-    Tensors are C-contiguous and non-empty, of types in DTYPES; `codes` names others: BF16.
+    Tensors are C-contiguous and non-empty. `codes` names the types that numpy lacks: BF16.
     """
     header: dict[str, object] = {METADATA: dict(sorted(metadata.items()))}
     body: list[np.ndarray] = []
@@ -103,7 +100,7 @@ def pieces(
 
 
 def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
-    """Map a file and check its header (IndexUnreadable); a `foreign` file may be by any writer."""
+    """Map a file and check its header (IndexUnreadable). `foreign` admits any safetensors file."""
     regular(path)
     with as_unreadable(path), path.open("rb") as stream:
         status = os.fstat(stream.fileno())
@@ -119,7 +116,7 @@ def map_tensors(path: Path, foreign: bool = False) -> TensorFile:
 
 
 def read_header(mapped: mmap.mmap, foreign: bool = False) -> tuple[int, list[Span], dict[str, str]]:
-    """Return (first byte of the data, tensors by place, strings); ValueError for a bad layout."""
+    """Return (first byte of the data, tensors by place, metadata); ValueError if malformed."""
     begin = 8 + _header_length(mapped, foreign)
     try:
         header = json.loads(mapped[8:begin], object_pairs_hook=_without_duplicates)

@@ -1,4 +1,4 @@
-"""The full check: every byte against its digest, every number against its range or the matrix."""
+"""The full check of an index: digests of files, ranges of numbers, the sketch of the matrix."""
 
 import hashlib
 import json
@@ -27,16 +27,16 @@ from logitsieve.utils.stored import StoredMatrix
 
 HASH_THREADS = 2
 HASH_BYTES = 1 << 20
-REMEMBERED = 256  # results
+REMEMBERED = 256  # fingerprints
 VERIFIED = "verified.json"
 
 
 def verify_contents(
     contents: Contents, progress: Progress | None = None, all_rows: bool = False
 ) -> None:
-    """Check everything the digest covers; IndexUnreadable names the first file at fault.
+    """Check everything that the digest covers; IndexUnreadable names the first file at fault.
 
-    Sampled rows of the sketch, or `all_rows`, are compared with the matrix.
+    `all_rows` of the sketch are compared with the matrix, otherwise a sample.
     """
     jobs = _jobs(contents)
     report = counter(progress, "verify", sum(size for size, _ in jobs))
@@ -58,7 +58,7 @@ def verify_contents(
 
 
 def checked_rows(contents: Contents, all_rows: bool) -> Int64:
-    """Return the rows of W to compare with their sketch; empty without a sketch."""
+    """Return the rows of W to compare with their sketch, if there is one."""
     manifest = contents.manifest
     if SKETCH.name not in contents.parts:
         return np.empty(0, np.int64)
@@ -100,7 +100,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
 
 
 def check_scales(matrix: StoredMatrix) -> None:
-    """ValueError names the first row of blocks with a scale that is NaN or infinite."""
+    """Raise ValueError for the first row in blocks with a scale that is NaN or infinite."""
     if (row := matrix.row_without_scale()) is not None:
         raise ValueError(f"weight has a scale that is not finite in row {row}")
 
@@ -114,7 +114,7 @@ def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
 
 
 def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
-    """Yield the mapped bytes, even if the name now belongs to another file; read unmapped parts."""
+    """Yield the bytes that are mapped, whatever has the name now; read unmapped files."""
     if mapped is not None:
         view = memoryview(mapped.content)
         yield from (view[start : start + HASH_BYTES] for start in range(0, len(view), HASH_BYTES))
@@ -126,7 +126,7 @@ def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
 
 
 def counter(progress: Progress | None, stage: str, total: int) -> Report:
-    """Return a `Report` that gives `progress` the running sum, safe for several threads."""
+    """Return a thread-safe `Report` that passes the running sum to `progress`."""
     if progress is None:
         return lambda _: None
     done, lock = 0, Lock()
@@ -141,12 +141,12 @@ def counter(progress: Progress | None, stage: str, total: int) -> Report:
 
 
 def fingerprint(contents: Contents) -> str:
-    """Return a hash that changes if a file is replaced, cut or written, or more is checked."""
+    """Return a hash that changes if a file changes, or if this version checks more."""
     statuses = []
     for entry in contents.manifest.files():
         mapped = contents.mapped.get(entry.file)
         status = regular(contents.file(entry)) if mapped is None else mapped.status
-        # The status-change time too: a program can set the other one back.
+        # A program can set the modification time back, but not the status-change time.
         times = [status.st_mtime_ns, status.st_ctime_ns]
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])
     checked = [sorted(PARTS), SAMPLED]
@@ -155,7 +155,7 @@ def fingerprint(contents: Contents) -> str:
 
 
 class VerifiedMemory:
-    """Fingerprints of indexes that passed, in `folder`/verified.json: none that others wrote."""
+    """Fingerprints of indexes that passed, in this user's own file `folder`/verified.json."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ class VerifiedMemory:
         return mark in self._read()
 
     def add(self, mark: str) -> None:
-        """Remember an index that passed, if the folder is writable."""
+        """Remember a fingerprint, if the folder is writable."""
         with suppress(OSError):
             write_own(self._folder, VERIFIED, canonical([*self._read(), mark][-REMEMBERED:]))
 

@@ -51,9 +51,9 @@ def write_index(
 ) -> Path:
     """Write the index directory `out` (<name>/<version>, new) and return it.
 
-    `parts` maps part names to named arrays, without `softmax`; its matrix is not copied.
-    `checkpoint` gets each finished step's name. `finite`: the softmax's numbers are checked.
-    `shard` describes a shard's full softmax.
+    `parts` are named arrays by part, without `softmax`. `checkpoint` gets each finished step's
+    name. `finite` says that the softmax's numbers were checked. `shard` describes a shard's full
+    softmax.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.
@@ -92,7 +92,7 @@ def link_index(
     calibration: Mapping[str, Any],
     checkpoint: Callable[[str], None] = lambda step: None,
 ) -> Path:
-    """Write the index `source` as `out` with other measurements, by hard links; return `out`."""
+    """Write `source` as `out` with another calibration, by hard links; return `out`."""
     out, source = new_path(out), Path(source)
     measured = _plain("calibration", calibration)
     data = (source / MANIFEST_FILE).read_bytes()
@@ -121,11 +121,11 @@ def fill_folder(
     fields: Mapping[str, Any],
     checkpoint: Callable[[str], None],
 ) -> None:
-    """Write every file, each durable before the next is begun, the manifest last."""
+    """Write every file, the manifest last; each is durable before the next is begun."""
     metadata = {"softmax_sha256": fields["softmax_sha256"]}
     written = {}
     for name, part in sorted(arrays.items()):
-        half = name == "softmax" and fields["dtype"] == "BF16"  # numpy has no such type
+        half = name == "softmax" and fields["dtype"] == "BF16"  # its array is uint16
         codes = {"weight": "BF16"} if half else {}
         file = folder / f"{name}.safetensors"
         written[name] = FileEntry(file.name, *write_file(file, pieces(part, metadata, codes)))
@@ -144,7 +144,7 @@ def fill_folder(
 
 
 def check_written(folder: Path) -> None:
-    """Run the reader's full check on a folder before it gets its name."""
+    """Check a written folder as a reader does; InvalidRequest names the part at fault."""
     try:
         verify_contents(read_folder(folder))
     except IndexUnreadable as error:
@@ -155,7 +155,7 @@ def check_written(folder: Path) -> None:
 
 
 def matrix_changed() -> InvalidRequest:
-    """Refuse a matrix that is being written to while an index is made of it."""
+    """Return the error for a matrix that is written to while its index is built."""
     got = "numbers that changed while the index was built"
     return InvalidRequest("weight", got, "an array or file that nothing writes to meanwhile")
 
@@ -191,7 +191,6 @@ def _require_finite(softmax: Softmax) -> None:
 def _storable_parts(softmax: Softmax, parts: Mapping[str, Arrays]) -> dict[str, Arrays]:
     if "softmax" in parts:
         raise InvalidRequest("parts", "'softmax'", "parts beside it")
-    # A copy certainly does not change.
     matrix = {"weight": softmax.stored, "bias": softmax.bias.copy()}
     return {
         name: {key: _storable(name, key, array) for key, array in arrays.items()}
