@@ -1,7 +1,7 @@
 """One decorator for every entry kernel, and the cache of compiled code.
 
-An entry kernel has one explicit signature and is called directly, without Numba's dispatcher. The
-caller vouches for the types.
+An entry kernel has one explicit signature and is called without Numba's dispatcher, so nothing
+checks the types of its arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class _Linked(JITCodeLibrary):
-    """Code that kernels link in and optimise; by itself it would take a third of their time."""
+    """Code that is optimised only in the kernels that link it, which saves a third of the time."""
 
     def _finalize_final_module(self) -> None:
         self._verify_declare_only_symbols()  # type: ignore[no-untyped-call]
@@ -41,10 +41,10 @@ class _Linked(JITCodeLibrary):
         return self  # for `set_env`
 
     def _optimize_final_module(self) -> None:
-        """Leave it to the kernel that this is linked into."""
+        """Leave this to the kernel."""
 
     def set_env(self, name: str, env: object) -> None:
-        """Ignore it: only machine code has an environment."""
+        """Do nothing, as only machine code has an environment."""
 
 
 class _InlineCompiler(Compiler):
@@ -54,25 +54,25 @@ class _InlineCompiler(Compiler):
         return super().compile_extra(func)  # type: ignore[no-untyped-call]
 
 
-# For functions that kernels call: without wrappers.
+# For functions that only kernels call.
 _BARE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 inline = numba.njit(pipeline_class=_InlineCompiler, **_BARE)
-# For long functions with one caller: part of it before anything is compiled.
+# For long functions with one caller, which are inlined before compilation.
 inline_once = numba.njit(inline="always")
 
 _ROOT = Path(__file__).parent
 _ENTRY: dict[str, Any] = {"no_cfunc_wrapper": True}
-# Compiled beforehand and only read: an image has some.
+# Machine code that came with an image; it is only read.
 SHIPPED = Path(sys.prefix) / "share" / "logitsieve"
 PATIENCE_S = 2.0
 COMPILING = "compiling kernels, once on this machine: one or two minutes on idle cores"
 
 _warned: set[Path] = set()
-_cache: dict[str, Path] = {}  # "folder": once it is decided
+_cache: dict[str, Path] = {}  # "folder", once decided
 
 
 class Kernel:
-    """A function of arrays and numbers, compiled once for one signature. Releases the GIL."""
+    """A function compiled once, for one signature. It releases the GIL."""
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self._dispatcher = numba.njit(nogil=True, **_ENTRY)(function)
@@ -113,16 +113,16 @@ class CFunction:
 class _Cache:
     """The machine code of one function, shared by all copies of the same sources.
 
-    Numba's own cache, with the same methods, goes by a file's path. Here a folder is named by the
-    sources, a file by the function, its types and the CPU: all writers write the same.
+    It replaces Numba's cache, which depends on the path of a source file. A folder is named by a
+    digest of the sources, and a file by the function, its types and the CPU.
     """
 
-    cache_path = None  # Numba shows it
+    cache_path = None  # Numba prints it
 
     def __init__(self, function: Callable[..., Any]) -> None:
         assert function.__closure__ is None, "the name says nothing about it"
         self._function, self._root = function, _root_of(function)
-        self._patience = Timer(0, _say_once)  # of one compilation
+        self._patience = Timer(0, _say_once)
 
     def load_overload(self, types: Any, context: Any) -> Any:
         context.refresh()
@@ -153,7 +153,6 @@ class _Cache:
             _warn_once(_folder(), error)
 
     def _file(self, types: Any, codegen: Any) -> Path:
-        """Return its place in a cache."""
         function = self._function
         line = function.__code__.co_firstlineno
         key = (function.__module__, function.__qualname__, line, types, codegen.magic_tuple())
@@ -162,25 +161,24 @@ class _Cache:
 
 
 def _digest(name: Path, content: bytes) -> bytes:
-    """Return the 32 bytes before the content of a file, which bind it to its place."""
+    """Return the first 32 bytes of a file, which bind the content to its name."""
     return hashlib.sha256(f"{name}\n".encode() + content).digest()
 
 
 def _whole(name: Path, content: bytes) -> bytes | None:
-    """Return what was written as `name`, or None for what a crash or a disk damaged."""
     digest, rest = content[:32], content[32:]
     return rest if digest == _digest(name, rest) else None
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Decorate an entry kernel with Numba's `signature`, without the return type."""
+    """Decorate an entry kernel with Numba's signature of its arguments."""
     return lambda function: Kernel(function, signature)
 
 
 def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate emit(builder, *values), which emits an operation's LLVM.
+    """Make an operation for kernels of emit(builder, *values), which emits its LLVM.
 
-    `signature_of` takes Numba's types of the arguments. A list is a tuple, None no value.
+    `signature_of` takes Numba's types of the arguments. A list becomes a tuple.
     """
 
     def decorate(emit: Callable[..., Any]) -> Any:
@@ -200,12 +198,10 @@ def emits(signature_of: Callable[..., Any]) -> Callable[[Callable[..., Any]], An
 
 
 def default_cache() -> Path:
-    """Folder of compiled kernels and verified digests, unless another is named."""
     return Path("~/.cache/logitsieve").expanduser()
 
 
 def use_cache(folder: Path | None) -> None:
-    """Keep machine code from now on under `folder` (None: the default)."""
     _cache["folder"] = folder or default_cache()
 
 
@@ -219,7 +215,6 @@ def kernels_in(folder: Path, root: Path = _ROOT) -> Path:
 
 
 def _warn_once(folder: Path, error: OSError) -> None:
-    """Warn of the first file that `folder` cannot keep."""
     if folder not in _warned:
         _warned.add(folder)
         _warn_of(folder, str(error.filename or folder), str(error.strerror))

@@ -1,4 +1,4 @@
-"""Row slices on threads: kernels release the GIL, so slices of a batch run in parallel."""
+"""Threads for kernels, which release the GIL."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns, sleep
 
-ROWS_A_SLICE = 16  # fewer cost less than a thread's hand-over
-RESTED_S, HAND_OVERS = 0.005, 5  # between two tokens of a decoder; as often measured
+ROWS_A_SLICE = 16  # fewer rows take less time than their hand-over to a thread
+RESTED_S, HAND_OVERS = 0.005, 5  # the pause between two tokens of a decoder; measurements
 
 
 @cache  # emptied in a forked child, which lacks the threads
@@ -29,16 +29,15 @@ def run_slices(call: Callable[[int, int], int], rows: int, threads: int) -> list
 
 
 def run_all(calls: Sequence[Callable[[], int]], threads: int) -> list[int]:
-    """Run at most `threads` calls in parallel, the first on this thread; return their results."""
     waiting = [_threads(threads).submit(call) for call in calls[1:]]
     return [calls[0](), *(future.result() for future in waiting)]
 
 
 @cache
 def hand_over_ns() -> float:
-    """Return the median time of an empty call on a thread that has rested, measured once.
+    """Return the median time of an empty call on a thread that has to wake, measured once.
 
-    A virtual machine takes up to some hundred microseconds to wake one.
+    On a virtual machine it may be some hundred microseconds.
     """
     times = []
     for _ in range(HAND_OVERS):

@@ -1,9 +1,7 @@
-"""Hash tables of SimHash codes: the ids that share a bucket with each query, each once.
+"""Hash tables of SimHash codes: find the ids that share a bucket with a query.
 
-Charikar 2002, Similarity Estimation Techniques from Rounding Algorithms: two vectors at an angle t
-are on the same side of a random plane with probability 1 - t / pi.
-
-Tables are CSR, bucket c of table l at l 2^N + c; each table holds every id once.
+Charikar 2002, Similarity Estimation Techniques from Rounding Algorithms. Bucket c of table l is CSR
+row l 2^N + c; each table holds every id once.
 """
 
 from collections import namedtuple
@@ -17,7 +15,7 @@ from logitsieve.kernels.simd.dots import few_dots, four_from, four_of, row_of
 from logitsieve.kernels.simd.lanes import sixteen_floats
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-VECTORS_AT_ONCE = 16  # sharing one pass over the planes
+VECTORS_AT_ONCE = 16  # share one pass over the planes
 LARGEST_BITS = 16
 
 
@@ -72,9 +70,9 @@ def simhash_codes(vectors, planes, shifts, codes):
 
 
 def probe_order(bits: int, probes: int) -> Int32:
-    """Return int32 [probes]: sets of planes to flip (bit r: the r-th nearest), best first.
+    """Return the sets of planes to flip (bit r: the r-th nearest), by squared expected distance.
 
-    Ordered by the sum of squared expected distances (Lv et al. 2007, Multi-Probe LSH, section 4.5).
+    Lv et al. 2007, Multi-Probe LSH, section 4.5.
     """
     ranks = np.arange(1, bits + 1) / (bits + 1)
     distances = np.array([NormalDist().inv_cdf((1 + rank) / 2) for rank in ranks])
@@ -89,7 +87,7 @@ LARGEST_COUNT = (1 << 16) - 1
 GUESS = 1024  # ids per query in the first block of results
 
 # Pointers to offsets and ids, and scratch for one query: codes int64 [L], ranked int64 [J], and
-# collected int32 [V + 1]. Only the `used` nearest planes are ever flipped. Counts end at `most`.
+# collected int32 [V + 1]. Only the `used` nearest planes are ever flipped. Counts stop at `most`.
 BucketLookup = namedtuple(
     "BucketLookup", "offsets ids bits order probes used most codes ranked collected"
 )
@@ -145,7 +143,7 @@ def _collect(lookup, bucket, counts, size):
     for i in range(lookup.offsets[bucket], lookup.offsets[bucket + 1]):
         row = lookup.ids[i]
         count = int(counts[row])
-        lookup.collected[size] = row  # overwritten by the next one unless it is new
+        lookup.collected[size] = row  # the next row overwrites it unless it is new
         size += count == 0
         counts[row] = min(count + 1, lookup.most)
     return size
@@ -194,9 +192,9 @@ def _look_up(lookup, sides, tables, counts):
 def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, counts, collected):
     """Return CSR (offsets int64 [B+1], distinct ids) of the buckets probed for each row of hidden.
 
-    The first `tables` of planes [L, N, D] are looked up in the `probe_order`. A row keeps the
-    `limit` ids that most tables found, nearer buckets first. Scratch: counts [V], zeros before and
-    after, and collected [V + 1].
+    The first `tables` are probed in the given order. A row keeps the `limit` ids that the most
+    tables found, of equals those of nearer buckets. Scratch: counts [V], zeros before and after,
+    and collected [V + 1].
     """
     rows, dim = hidden.shape
     bits = planes.shape[1]
@@ -236,7 +234,7 @@ def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, count
     " int64, uint16[:,::1])"
 )
 def lsh_collisions(hidden, planes, shifts, offsets, ids, order, first, last, counts):
-    """Add to counts [B, V] how many of the tables first .. last-1 find each id for each query."""
+    """Add to counts [B, V] how many of the tables first .. last-1 find an id for a query."""
     rows, dim = hidden.shape
     bits, tables = planes.shape[1], last - first
     width = tables * bits

@@ -1,12 +1,10 @@
-"""A preview of all logits in few rotated dimensions, and the rows that are best by it.
+"""Approximate logits (scores) from few rotated dimensions, and the rows that score best.
 
-The columns of sixteen rows lie together: no sum runs across lanes. A score is the bias, then one
-multiply_add a column, in any batch.
+Sixteen rows are stored column by column, so no sum runs across lanes, and a score does not depend
+on the batch. The best rows are kept as int64 keys, with the score above and the complement of the
+id below; when the buffer is full, the worst are dropped.
 
-The best are int64 keys, the score's order above and the complement of the id below, collected until
-the space is full; then the worst are dropped.
-
-Shape letters: R rank, W width (W <= R), G groups of 16 rows, N rows selected.
+Shape letters: R rank, W width (W <= R), N rows selected.
 """
 
 from collections import namedtuple
@@ -29,7 +27,7 @@ from logitsieve.kernels.simd.pointers import as_int32, keep_alive, pointer, shif
 from logitsieve.kernels.topk.queries import at_once
 
 SCORES_AT_ONCE = 4 * LANES
-SHARED_BYTES = 32 * 1024  # of columns, reused from the L1 cache by every four queries
+SHARED_BYTES = 32 * 1024  # of columns, which queries share in the L1 cache
 MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign
 
 # Pointers to columns float32 [G, R, 16] and bias float32 [V].
@@ -44,7 +42,7 @@ def keep_largest(keys, size, count):
     low, high, border = 0, size, 0
     while border != count:
         a, b, c = keys[low], keys[(low + high) // 2], keys[high - 1]
-        # Neither the least nor the largest of three, the larger of two: both sides shrink.
+        # The median of three, or the larger of two: both sides shrink.
         pivot = max(min(a, b), min(max(a, b), c)) if high - low > 2 else max(a, c)
         border = low
         for i in range(low, high):
@@ -59,7 +57,7 @@ def keep_largest(keys, size, count):
 
 @inline
 def _ordered(bits):
-    """Bits of float32 as an integer that rises with the number; its own inverse."""
+    """Map the bits of a float32 to an integer in the same order, or back."""
     return bits ^ ((bits >> 31) & MAGNITUDE)
 
 

@@ -1,1 +1,1 @@
-"""Stored rows, in half types and in ggml's blocks, as float32."""
+"""Rows in half types and in ggml's blocks, read as float32."""

@@ -1,6 +1,6 @@
-"""Rows in ggml's blocks: one table says how sixteen numbers of each type are decoded.
+"""Rows in ggml's blocks: the table READERS says how sixteen numbers of each type are decoded.
 
-A number is code x scale, or code x scale + low; `span` neighbours share a float32 scale and low.
+A number is code * scale, or code * scale + low; `span` neighbours share a float32 scale and low.
 docs/index-format.md has the layouts.
 """
 
@@ -43,8 +43,8 @@ class Place(NamedTuple):
         return load_at(self.builder, self.start, moved(self.builder, place, first), kind)
 
 
-Emit = Callable[[Place], Any]  # LLVM of sixteen codes
-Number = Callable[[Place, ir.VectorType], Any]  # LLVM of a float32 in every lane of a vector
+Emit = Callable[[Place], Any]  # emits sixteen codes
+Number = Callable[[Place, ir.VectorType], Any]  # emits a float32 in every lane of a vector
 
 
 class Reader(NamedTuple):
@@ -59,7 +59,7 @@ def _signed(first: int) -> Emit:
 
 
 def _packed(first: int, width: int, run: int) -> Emit:
-    """Codes of `width` bits, at the lowest bits of `run` bytes first, then at the next ones."""
+    """Read codes of `width` bits: first the lowest bits of `run` bytes, then their next bits."""
 
     def emit(place: Place) -> Any:
         builder, number, each = place.builder, place.number, 8 // width
@@ -117,10 +117,10 @@ def _byte_scale(first: int) -> Number:
 
 
 def _six_bits(upper: bool) -> Number:
-    """Scales (or minima, `upper`) of six bits, one for every 32 numbers, in bytes 4 .. 15.
+    """Read scales (or minima, `upper`) of six bits, one for every 32 numbers, in bytes 4 .. 15.
 
-    The first four are in bytes 4 .. 7 (8 .. 11). The others have their lower four bits in a half of
-    bytes 12 .. 15, the upper two in the byte of the first.
+    The first four are in bytes 4 .. 7 (8 .. 11). The other four have their lower four bits in a
+    half of bytes 12 .. 15, and their upper two bits at the top of the bytes of the first four.
     """
 
     def emit(place: Place, floats: ir.VectorType) -> Any:

@@ -1,6 +1,6 @@
-"""The functions that read stored rows, which kernels call by address.
+"""Functions that read stored rows. Kernels call them by address.
 
-Each is one loop, compiled for a type of rows at their first use, not into every kernel.
+Each is compiled for a type of rows when that type is first used, not into every kernel.
 """
 
 from functools import cache
@@ -31,14 +31,13 @@ from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.utils.floats import aligned, widened
 from logitsieve.utils.stored import KINDS, StoredMatrix
 
-# Numba's type of stored rows, by kind; F32 rows need none.
 STORED_TYPES: dict[str, StoredType] = {
     "F16": FLOAT16,
     "BF16": Halves("BFloat16", floats_of_bfloats),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How rows are read: in place, or by functions. From CODED on they may be multiplied with a query's
-# codes, too; COSTLY ones take longer to decode.
+# How rows are read: F32 in place, others by functions. The codes of CODED and COSTLY rows can be
+# multiplied with a query's codes; COSTLY rows take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FEW = range(6)
 _PLACES = [types.int64] * 4
@@ -46,7 +45,7 @@ _PLACES = [types.int64] * 4
 
 @emits(lambda start, *_: types.void(start, types.intp, types.intp, LANES32))
 def store_first(builder, start, offset, count, lanes):
-    """start[offset : offset + count] = the first lanes; nothing after them is written."""
+    """Write the first lanes to start[offset : offset + count]."""
     address, mask = vector_at(builder, start, offset, lanes.type), first_lanes_mask(builder, count)
     arguments = [lanes, address, ir.Constant(INT32, 4), mask]
     intrinsic_call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
@@ -144,7 +143,7 @@ def call_few(builder, address, stored, rows, bias, codes, j, k, m, count, dim, l
 
 
 def decoded(matrix: StoredMatrix) -> Float32:
-    """Return float32 [V, D] of a stored matrix (docs/index-format.md); F32 is not copied."""
+    """Return a stored matrix as float32 [V, D]; F32 is not copied."""
     if matrix.kind == "F32":
         return matrix.data
     if not KINDS[matrix.kind].blocks:

@@ -1,12 +1,12 @@
-"""Products of whole numbers: codes of a row and of a query, a block at a time.
+"""Integer products of a row's codes with the 15-bit codes r of a query.
 
-A query h has codes r of 15 bits: g = scale r approximates it. A row's dot with g is
+The query is approximated by g = scale * r. A row's dot with g is
 
-scale x sum over spans (the row's scale x sum of code x r + low x sum of r),
+    scale * sum over spans of (the row's scale * sum of code * r + low * sum of r).
 
-with both sums exact in float32: eight lanes hold four products each, below 2^24. D is a multiple of
-32. Codes of a query are float32 values: the scale, for each 32 coordinates an eighth of the sum of
-their codes; after `code_header` of them the codes as int16.
+Both inner sums are exact in float32: eight lanes hold four products each, below 2^24. The scratch
+for a query has float32 values: the scale, then an eighth of the sum of r for each 32 coordinates,
+then from `code_header` on r as int16. D is a multiple of 32.
 """
 
 import llvmlite.binding as llvm
@@ -38,13 +38,13 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.planes import NO_LARGER, plane_scale
 from logitsieve.kernels.simd.pointers import as_uint8, shift
 
-SPAN = 32  # coordinates a step
+SPAN = 32  # coordinates
 EIGHT = 8
 NEIGHBOURS = llvm.get_process_triple().startswith("x86_64")
 _FLOATS, _FEW = ir.VectorType(ir.FloatType(), EIGHT), ir.VectorType(ir.FloatType(), 4)
 
 
-EIGHT_SUMS = Vector("Eight", _FLOATS)  # eight float32
+EIGHT_SUMS = Vector("Eight", _FLOATS)
 zero_eight = zeros_of(EIGHT_SUMS)
 
 
@@ -115,7 +115,7 @@ def _four_sums(builder, s0, s1, s2, s3):
     return builder.fadd(*(shuffle(builder, four, four, range(i, i + 4)) for i in (0, 4)))
 
 
-# Lanes of two times eight that are added to those two further on, each within its half register.
+# Lanes of two vectors of eight. Each is added to the lane two further on, in its half register.
 _SINGLE = 0, 8, 1, 9, 4, 12, 5, 13
 _PAIRED = 0, 1, 8, 9, 4, 5, 12, 13
 
@@ -139,13 +139,12 @@ def code_header(dim):
 
 @inline
 def codes_size(dim):
-    """Count float64 values of scratch for the codes of a query; D rounded up."""
     return (code_header(dim) + (dim + SPAN) // 2) // 2
 
 
 @inline
 def encode_words(h, dim, codes):
-    """Write the codes of a row of hidden; return the square of ||h - g||."""
+    """Write the codes of a row of hidden; return ||h - g||^2."""
     scale = plane_scale(h, dim)
     codes[0] = scale
     words = as_uint8(shift(codes, code_header(dim)))
@@ -179,9 +178,9 @@ def coded_dots(stored, i, j, k, m, codes, dim, sums):
 
 
 def coded_few(stored, rows, bias, codes, j, k, m, count, dim, logits, apart):
-    """Fill logits of `rows` rows and 2 to 4 queries with codes from 0, j, k and m on.
+    """Fill the logits of `rows` rows for 2 to 4 queries, which have their codes at 0, j, k and m.
 
-    Those of a query are `apart` from another's. All four are computed where two do not suffice.
+    The logits of neighbouring queries are `apart`. For 3 queries, 4 are computed.
     """
     if count == 2:
         _coded_twos(stored, rows, bias, codes, j, dim, logits, apart)

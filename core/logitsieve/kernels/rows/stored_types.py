@@ -1,7 +1,7 @@
-"""Readers that all stored types share, of bytes and of bits; rows of float16 and of bfloat16.
+"""Readers of bytes and bits that all stored types share, and rows of float16 and bfloat16.
 
-Functions emit LLVM, for vectors or single numbers. A product and a difference are each rounded,
-never fused: ggml's reference defines the bits.
+Functions emit LLVM for vectors or single numbers. Each product and each sum is rounded by itself,
+never fused, as in ggml's reference.
 """
 
 from llvmlite import ir
@@ -25,10 +25,10 @@ from logitsieve.kernels.simd.pointers import pointer_to
 
 WORDS = ir.VectorType(INT16, LANES)
 
-F16C = cpu_has("f16c")  # the CPU turns halves into float32; elsewhere integers do
+F16C = cpu_has("f16c")  # the CPU converts float16; otherwise integer operations do
 SIGN, INFINITE = 0x8000, 0x7C00  # of a float16
 EXPONENT = 0x7F800000  # of a float32, all ones
-SHIFTED = 2.0**112  # a float16's bits in a float32's place are too small by this factor
+SHIFTED = 2.0**112  # a float16's bits, moved into a float32, are too small by this factor
 
 
 class StoredModel(models.PrimitiveModel):  # type: ignore[misc]  # numba is untyped
@@ -81,7 +81,7 @@ def floats_of_halves(builder, halves, native=F16C):
 def half_at(builder, start, place, floats):
     """Return a float16 in every lane of `floats`.
 
-    LLVM would load a single one into any register, and wait for that register's last value.
+    Converting a single number would wait for the last value of the register that LLVM chose.
     """
     halves = ir.VectorType(INT16, floats.count)
     return floats_of_halves(builder, spread(builder, load_at(builder, start, place, INT16), halves))

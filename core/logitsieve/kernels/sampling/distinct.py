@@ -1,8 +1,7 @@
 """Draws without replacement from all ids: the N ids with the largest x_i / T + G_i, in order.
 
 Gumbel top-k (Kool, van Hoof, Welling 2019, Stochastic Beams and Where to Find Them). As in
-lists.py, the best ids come first. No id outside their list has a larger logit than the last of
-them, so one of the N needs noise above the N-th value less that logit, and few have as much.
+lists.py, the best ids come first, and others need much noise to be among the N.
 """
 
 import numpy as np
@@ -27,9 +26,9 @@ def distinct_sample(
 ):  # fmt: skip
     """Fill ids [B, N] and noisy [B, N], the largest values x_i inverse + G_i of draw 0, in order.
 
-    Where edits leave fewer than N ids, -1 and -inf follow. `best` [B, K] are the best ids after
-    edits, best first, and -1 beyond a row's last, with their exact logits. scanned [B] counts
-    other logits computed. Of equal values the lower id comes first.
+    If edits leave fewer than N ids, -1 and -inf follow. `best` [B, K] are the best ids after edits,
+    then -1, with exact `logits`. scanned [B] counts the other logits computed. Of equal values the
+    lower id comes first.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most, wanted = (
@@ -83,7 +82,6 @@ def distinct_sample(
 
 @inline
 def _insert(ids, noisy, row, wanted, one, value):
-    """Put an id where its value belongs, if it belongs to the `wanted` largest."""
     i = wanted - 1
     if value < noisy[row, i] or (value == noisy[row, i] and one > ids[row, i] >= 0):
         return

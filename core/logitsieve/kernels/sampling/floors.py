@@ -1,8 +1,7 @@
-"""The least logit that draws need: a row below it loses, or wins by noise that few rows have.
+"""The floor of draws: a row with a lower logit loses, or wins by noise that few rows have.
 
-With M the largest x_i / T + G_i of the rows computed so far, a row below T (M - g) needs noise
-above g to win. Rows with such noise are found by it alone (lists.py). And min-p drops all rows
-below a share of the best.
+With M the largest x_i / T + G_i so far, a row with a logit below T (M - g) needs noise above g to
+win. Rows with such noise are found by their noise alone (lists.py). min-p raises the floor, too.
 """
 
 from collections import namedtuple
@@ -14,10 +13,10 @@ from logitsieve.kernels.sampling.gumbel import noise_of
 from logitsieve.kernels.simd.pointers import as_uint64, nowhere, shift
 from logitsieve.kernels.topk.queries import FLOOR, SIZE, STATE
 
-MOST_NOISE = 39.6  # above the largest
+MOST_NOISE = 39.6  # no noise is larger
 
-# Seeds of all rows of hidden, and the place of the first one here; how many draws at a temperature
-# of 1 / scale; the noise that the others need at least, and log of min-p less a spare, or -inf.
+# `seeds` of all rows of hidden, of which query 0 is row `first`. The temperature is 1 / scale. Rows
+# below a floor need more noise than `needed`. `share` is the log of min-p less a spare, or -inf.
 Noise = namedtuple("Noise", "seeds first step draws first_id scale needed share")
 
 
@@ -29,7 +28,6 @@ def no_noise():
 
 @inline_once
 def raise_floor(queries, q, noise):
-    """Raise FLOOR of a query, as far as the logits of its answers allow."""
     if noise.draws == 0 and noise.share == -np.inf:
         return
     state, place = shift(queries.states, STATE * q), q * queries.limit

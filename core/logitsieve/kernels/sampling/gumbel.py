@@ -1,13 +1,13 @@
 """Draws from all ids by the Gumbel-max trick: the id with the largest x_i / T + G_i.
 
-Gumbel noise is G_i = -log E_i, with exponentials E_i. One random number u (stream LEAST) gives the
-least E_i of a block of sixteen ids, -log(u) / 16, and its owner; the others exceed it by
-exponentials of their own (stream NOISE). A block that cannot win costs one number.
+G_i = -log E_i, with exponential E_i. One random number u (stream LEAST) gives the least E_i of a
+block of sixteen ids, -log(u) / 16, and its owner; the others exceed it by exponentials of their own
+(stream NOISE). So a block that cannot win costs one number.
 
-Scaled logits are relative to the largest. An id reaches a value M only if E_i <= w_i e^-M, with
-w_i = e^{x_i / T}, and -log u >= 1 - u: blocks, then ids, are tested in float32, and the few that
-pass in float64. M is the logarithm of the sum of all w_i, less GUESSED: too high once in
-e^(e^GUESSED) draws, and then lowered to the best value found.
+An id reaches a value M only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, relative to the largest. As
+-log u >= 1 - u, blocks and then ids are tested in float32 without a logarithm, the few that pass in
+float64. M is log Z less GUESSED, or the best value found, if no id reaches that (one of
+e^(e^GUESSED) draws).
 """
 
 from collections import namedtuple
@@ -45,14 +45,14 @@ from logitsieve.kernels.topk.merge import FIELDS
 from logitsieve.kernels.topk.queries import at_once
 
 BLOCK = LANES
-SPARE = 1 + 1e-6  # of a weight, for rounding in float32 and float64
-FARTHEST = 1e36  # 16 times that times a weight is within float32
-GUESSED = 1.5  # nats from the guess up to log Z
+SPARE = 1 + 1e-6  # covers rounding of a weight in float32 and float64
+FARTHEST = 1e36  # 16 FARTHEST times a weight is within float32
+GUESSED = 1.5  # nats
 # Noise is from -3.67 to 39.52, so a winner's weight is at least e^-43.2, within float32.
-MASS_SPARE = 1 - 1e-9  # of a weight, for rounding the total
+MASS_SPARE = 1 - 1e-9  # covers rounding of the total weight
 
-# Pointers to `size` elements, V in whole lanes: edited float64 logits, weights e^{(x - most)
-# inverse}; float32 weights `drawn`, 0 for excluded ids, and the heaviest of each block; lists.
+# Pointers to `size` elements, V in whole lanes: edited float64 logits and weights e^{(x - most)
+# inverse}; float32 weights `drawn`, 0 for excluded ids, and bounds of each block's; two lists.
 DrawState = namedtuple(
     "DrawState", "logits weights drawn heaviest blocks ids rows size best most inverse"
 )
@@ -107,8 +107,8 @@ def list_candidates(
     """List the rows that may reach `reached`, by float32 weights; return their number.
 
     Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds upper bounds of
-    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1 the first block's
-    weights count for all, even for blocks past `size` that fill the last vector.
+    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1, all blocks have the
+    first one's weights.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
@@ -116,7 +116,7 @@ def list_candidates(
         limits = load(heaviest, first * stride) * block_factor
         mask = lanes_within(rest_lanes(seed, step, draw | LEAST, first_block + first), limits)
         block_count = append_lanes(blocks, block_count, mask, first)
-    for i in range(block_count):  # no branches
+    for i in range(block_count):
         block = np.int64(blocks[i])
         bits, row = bits_of(seed, step, draw | LEAST, first_block + block), block * BLOCK
         own, start = _place_of(bits), row * stride
@@ -140,9 +140,9 @@ def gumbel_sample(
 ):  # fmt: skip
     """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
-    The logits of `edited` ids are replaced by `values` [E], -inf to exclude them; then top_p and
-    min_p apply, as in Hugging Face. Row i of W has the noise of id first_id + i, with first_id a
-    multiple of 32. Results do not depend on the batch.
+    `values` [E] replace the logits of `edited` ids, -inf to exclude them; then top_p and min_p
+    apply, as in Hugging Face. Row i of W has the noise of id first_id + i, with first_id a multiple
+    of 32. Results do not depend on the batch.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
@@ -191,7 +191,7 @@ def draw_state_at(scratch, logits, rows, size, inverse):
 
 @inline_once
 def _weigh(state, top_p, min_p):
-    state.logits[state.best] = -np.inf  # its weight of 1 could swallow the others
+    state.logits[state.best] = -np.inf  # in a sum its weight of 1 could absorb the others
     sums = zeros64()
     for i in range(0, state.size, LANES):
         lanes = exp64_lanes((load(state.logits, i) - state.most) * state.inverse)
@@ -216,10 +216,7 @@ def _weigh(state, top_p, min_p):
 
 @inline_once
 def _filter(state, total, top_p, min_p):
-    """List the ids that filters leave, given the weight `total` of all; return their number.
-
-    An id is in the nucleus if those before it weigh less than top_p of all.
-    """
+    """List the ids that filters leave, given the weight `total` of all; return their number."""
     outside = (1.0 - top_p) * total / state.rows * MASS_SPARE
     least, count = max(min_p, outside), 0
     for i in range(0, state.size, LANES):
@@ -227,7 +224,7 @@ def _filter(state, total, top_p, min_p):
         count = append_lanes(state.ids, count, mask, i)
     if top_p == 1.0:
         return count
-    # Quickselect: ids before `first` are in.
+    # Quickselect: ids before `first` are in the nucleus.
     first, before = 0, 0.0
     while first < count:
         split, mass = _partition(state, first, count)

@@ -1,9 +1,8 @@
-"""Lists of logits, best first: the cut by top-p and min-p, and draws by the largest x_i / T + G_i.
+"""Lists of the best logits: the cut by top-p and min-p, and draws by the largest x_i / T + G_i.
 
-A draw from the remaining ids needs no others. A draw from all ids begins with the best, too: with M
-the largest value among them, another id needs noise above M less the last one's x / T, and few have
-as much (Mussmann, Levy, Ermon 2017, Fast Amortized Inference). They are found by noise alone, the
-same as in gumbel.py, so the draw is the one from all logits.
+A draw from all ids begins with the best (Mussmann, Levy, Ermon 2017, Fast Amortized Inference).
+With M the largest value among them, another id needs noise above M less the last one's x / T. The
+few such ids are found by their noise, as in gumbel.py, so the draw equals the one from all logits.
 """
 
 from math import exp, log, sqrt
@@ -26,10 +25,10 @@ from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hid
 from logitsieve.kernels.topk.merge import HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.scan import prefetch_beginnings
 
-CLOSE = 1e-9  # of a weight or a mass: above the rounding differences of two summations
+CLOSE = 1e-9  # above the relative rounding differences of two summations
 AHEAD = 8  # rows to prefetch
-SURE = 12  # standard errors of an estimate: more than any was off, as measured
-OPEN = -1
+SURE = 12  # standard errors: no measured estimate was off by as many
+OPEN = -1  # in place of an id
 
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, int64[::1])")
@@ -51,10 +50,10 @@ def cut_lists(offsets, logits, inverse, top_p, min_p, lengths):
 
 @kernel("(int64[::1], float64[::1], float64, float64, float64, float64[:,::1], int64[::1])")
 def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
-    """Fill lengths [B]: how many of all ids top-p and min-p leave, given lists of the best ids.
+    """Like `cut_lists`, with lists of the best of all ids.
 
-    log_z [B, 4] is of all ids, perhaps from -inf to inf. -1 - n if only n surely remain: all of a
-    list, or those before one that is too close to an edge.
+    log_z [B, 4] is of all ids; its bounds may be infinite. A length is -1 - n if only n ids surely
+    remain: the whole list, or the ids before one that is too close to an edge.
     """
     for row in range(lengths.size):
         first, count = offsets[row], offsets[row + 1] - offsets[row]
@@ -80,10 +79,10 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
 
 @kernel("(float64[:,::1], float64[::1], float64, float64, float64[:,::1], float64[::1])")
 def fit_nucleus(logits, floors, inverse, top_p, log_z, errors):
-    """Make estimates of log Z of all ids, and their standard errors [B], those of nuclei.
+    """Change estimates of log Z of all ids, and their standard errors [B], to those of nuclei.
 
-    logits [B, K] are the best ids', of which those from floors [B] on are complete. A nucleus that
-    ends among them is summed; else it weighs top_p of all, and at most its last id more.
+    logits [B, K] are the best; none of at least floors [B] is missing. A nucleus that ends among
+    them is summed. Any other weighs top_p of all, or more by up to its last id.
     """
     for row in range(errors.size):
         total, before, mass, weight, place = log_z[row, VALUE], 0.0, 0.0, 1.0, 0
@@ -94,18 +93,17 @@ def fit_nucleus(logits, floors, inverse, top_p, log_z, errors):
         ends = mass >= top_p
         if not ends:
             before, mass = top_p, top_p + weight / 2
-        spare = min(mass - top_p, top_p - before)  # of its edges: else it may end at another id
+        spare = min(mass - top_p, top_p - before)
         if spare <= SURE * errors[row] * top_p:
-            errors[row] = sqrt(errors[row] ** 2 + (weight / mass) ** 2)
+            errors[row] = sqrt(errors[row] ** 2 + (weight / mass) ** 2)  # it may end one id off
         log_z[row, VALUE] += log(mass)
 
 
 @kernel("(int64[::1], int32[::1], float64[::1], uint64[::1], uint64, float64, int64, int32[:,::1])")
 def list_sample(offsets, rows, logits, seeds, step, inverse, first_id, places):
-    """Fill places [B, N] within lists of rows of W, drawn at a temperature of 1 / inverse.
+    """Fill places [B, N] within lists of rows of W, drawn like `gumbel_sample`.
 
-    Row i has the noise of id first_id + i. Logits are finite, and the first of a list is its
-    largest.
+    Logits are finite; each list begins with its largest.
     """
     longest = 0
     for row in range(places.shape[0]):
@@ -128,7 +126,10 @@ def list_sample(offsets, rows, logits, seeds, step, inverse, first_id, places):
 
 @inline
 def _winner(rows, scaled, weights, count, first_id, seed, step, draw):
-    """Return the place with the largest scaled logit plus noise, the lowest row's of equals; it."""
+    """Return the place of the largest scaled logit plus noise, and that value.
+
+    Of equal values the lowest row wins.
+    """
     place, most = 0, scaled[0] + noise_of(seed, step, draw, first_id + rows[0])
     limit = SPARE * exp(-most)
     for i in range(1, count):
@@ -151,9 +152,9 @@ def best_sample(
 ):  # fmt: skip
     """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
 
-    `best` [B, K] are the best ids after edits, best first, and -1 beyond a row's last, with their
-    exact logits; ids with a logit below floors [B] may be missing. log_z [B, 4] is of all ids,
-    perhaps from -inf. A draw that may be beyond top-p or min-p becomes OPEN.
+    `best` [B, K] are the best ids after edits, then -1, with exact `logits`; ids with a logit below
+    floors [B] may be missing. log_z [B, 4] is of all ids; LOW may be -inf. A draw that top-p or
+    min-p may exclude becomes OPEN.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most = matrix_at(descriptor, 0), hidden.shape[1], best.shape[1]
@@ -217,7 +218,7 @@ def best_sample(
 
 @inline
 def edited_logit(edits, row):
-    """Return a row's edited logit, or NaN."""
+    """Return the edited logit of a row, or NaN if it has none."""
     edited, values, first, last = edits
     end = last
     while first < last:
@@ -231,9 +232,9 @@ def edited_logit(edits, row):
 
 @inline
 def _surely_in(weights, place, count, complete, top_p, least):
-    """Return whether a listed id is in the nucleus: all mass is the list's, `least`, or more.
+    """Tell whether a listed id is surely in the nucleus.
 
-    None is missing before the first `complete` ones.
+    All ids weigh at least `least`. None is missing among the first `complete` of the list.
     """
     total, before = 0.0, 0.0
     for i in range(count):

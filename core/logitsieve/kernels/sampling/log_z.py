@@ -1,14 +1,14 @@
-"""log Z, the logarithm of the sum of all e^{scale x}, in float64 with a computed interval.
+"""log Z, the logarithm of the sum of all e^{scale x}, in float64 with proven bounds.
 
 log Z = scale top + rest, with top the largest logit, rest = log(1 + S), and S the sum of all other
-e^{scale (x - top)}: log p = scale (x - top) - rest is never above 0. log_z [B, 4] is TOP, VALUE,
-LOW and HIGH: `top`, `rest`, and two proven bounds of `rest`.
+e^{scale (x - top)}, so that log p = scale (x - top) - rest is never above 0. log_z [B, 4] has the
+columns TOP, VALUE, LOW and HIGH: `top`, `rest`, and proven bounds of `rest`.
 
-A logit is `dot64` + bias, or an edit's value. Errors, relative to S (docs/exactness.md):
+A logit is `dot64` + bias, or an edit's value. Errors of S, relative to it (docs/exactness.md):
 
-    SPREAD  of the exponent, rounded twice, over all replacements of the top, and ERROR64
-    STEP    per addition in a lane, a chunk and the sum of chunks, and per replacement of the top
-    TINY    of 1 per row, the most that underflows
+    SPREAD  rounding of the exponent, over all replacements of the top, and ERROR64
+    STEP    for each addition and each replacement of the top
+    TINY    of 1 for each row: the most that underflows
 """
 
 from math import exp, log1p
@@ -33,9 +33,9 @@ from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, VALUE
 from logitsieve.kernels.topk.queries import CHUNK, at_once
 
 SPREAD, STEP, TINY = 2.0**-41, 2.0**-51, 2.0**-1000
-LOG_ERROR = 2.0**-51  # of a log1p
+LOG_ERROR = 2.0**-51  # relative error of log1p
 
-SUM, NEXT = 1, 2  # fields of a sum's state after TOP: S, and the next edit to apply
+SUM, NEXT = 1, 2  # a sum's state is TOP, S, and the next edit to apply
 STATE = 3
 
 
@@ -44,7 +44,7 @@ STATE = 3
     " int64, int64)"
 )
 def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
-    """Fill log_z [B, 4], with the logits of ascending `edited` ids replaced by `values` [E].
+    """Fill log_z [B, 4]; `values` [E] replace the logits of `edited` ids, in ascending order.
 
     -inf excludes an id. Results do not depend on the batch.
     """
@@ -89,7 +89,7 @@ def fill_logits64(matrix, decoded, wide, count, first, last, logits, stride):
     for start_row in range(first, last, tile):
         end = min(start_row + tile, last)
         floats, half = as_floats(matrix, start_row, end, decoded), (end - start_row + 1) // 2
-        middle = start_row + half  # the second of two streams of rows
+        middle = start_row + half  # where the second of two streams of rows begins
         for q in range(0, count - 1, 2):
             one, other = row_of(wide, q, padded(dim)), row_of(wide, q + 1, padded(dim))
             own, next_ = row_of(logits, q, stride), row_of(logits, q + 1, stride)
@@ -122,7 +122,7 @@ def _edit(edited, values, end, first, last, state, logits):
 
 @kernel("(int64[::1], float64[::1], float64, float64[:,::1])")
 def csr_log_z(offsets, logits, scale, log_z):
-    """Fill log_z [B, 4] of CSR logits; an empty row, or one of -inf, gets a TOP of 0 and -inf."""
+    """Fill log_z [B, 4] of CSR logits; without any above -inf, TOP is 0 and the rest -inf."""
     scratch = np.empty(CHUNK + STATE, np.float64)
     chunk = pointer(scratch)
     state = shift(chunk, CHUNK)

@@ -1,13 +1,12 @@
 """Draws and log Z from few logits: Levy, Chen, Ermon 2018, LSH Softmax.
 
 Theorem 5, after Mussmann, Levy, Ermon 2017: with M the best perturbed logit among the candidates,
-an id outside them, with a logit of at most `floor`, wins only if its noise exceeds t = M - floor.
-So it is visited with that probability, 1 - e^{-e^{-t}}, and its noise is drawn from above t: draws
-are exact unless an outside logit exceeds `floor`. The printed theorem fixes t before anything is
-drawn, by l / C, and fails if M is below floor + t, in (1 - l / C)^k of all draws. So it needs k l
->= C log 1/delta, not k = l >= sqrt(log 1/delta), and m ~ Binomial(C - k, l / C), not C.
+any other id, with a logit of at most `floor`, wins only if its noise exceeds t = M - floor. So it
+is visited with the probability of that, 1 - e^{-e^{-t}}, and its noise is drawn from above t. Draws
+are exact unless a logit outside the candidates exceeds `floor`. (The printed theorem fixes t in
+advance, which is a slip: benchmarks/papers/README.md.)
 
-Equation 4 estimates the sum of all exponentials: Z_S + (V - s) / l times the sum over l ids drawn
+Equation 4 estimates the sum of all exponentials as Z_S + (V - s) / l times the sum over l ids drawn
 uniformly, without replacement, from those outside S.
 """
 
@@ -23,7 +22,7 @@ from logitsieve.kernels.simd.dots import padded, row_of
 from logitsieve.kernels.simd.pointers import int64_pointer, keep_alive, pointer, shift
 from logitsieve.kernels.topk.descriptor import exact_logit, matrix_at, widen_hidden
 
-# Of values e^{x scale - top}: their mean, and the sum of squared deviations.
+# The mean of values e^{x scale - top}, and the sum of their squared deviations.
 Moments = namedtuple("Moments", "mean squares top")
 
 
@@ -34,7 +33,7 @@ Moments = namedtuple("Moments", "mean squares top")
 def lazy_sample(
     address, hidden, seeds, step, inverse, offsets, named, values, floors, ids, scanned
 ):
-    """Fill ids [B, N], drawn, and scanned [B], which counts computed logits.
+    """Fill ids [B, N] with draws, and scanned [B] with the number of logits computed.
 
     `named` ids have the logits values [S], -inf to exclude them; other logits of row r are assumed
     to be at most floors[r].
@@ -51,7 +50,7 @@ def lazy_sample(
             break
         for i in range(matrix.rows):
             logits[i] = np.nan
-        base = floors[row]  # so that noise is not lost in large logits
+        base = floors[row]  # subtracted from logits, in which noise could be lost
         for i in range(offsets[row], offsets[row + 1]):
             owners[named[i]] = row
             base = max(base, values[i])
@@ -81,7 +80,7 @@ def _outside(
 ):  # fmt: skip
     """Return (the winning id, logits computed), given the best perturbed logit `most` so far.
 
-    Gaps between visited ids are geometric. `logits` caches.
+    Gaps between visited ids are geometric. `logits` is a cache.
     """
     computed, at, trial = 0, -1, np.uint64(0)
     rate = -expm1(-exp(floor - most))
@@ -109,10 +108,10 @@ def _outside(
     " int64[::1], float32[:,::1])"
 )
 def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, log_z):
-    """Fill log_z [B, 2]: an estimate of log of the sum of all e^{x scale}, its standard error.
+    """Fill log_z [B, 2] with an estimate of log Z and its standard error.
 
     `named` ids have the logits values [S], -inf to exclude them; of the others sizes[r] are
-    sampled. The logarithm's bias is corrected to second order.
+    sampled. The bias of the logarithm is corrected to second order.
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape

@@ -1,14 +1,13 @@
 """Counter-based random numbers: a draw's numbers depend only on its key and place.
 
 Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, Parallel Random Numbers: As Easy as 1, 2, 3). The
-key is a row's seed; the four words of the counter are
+key is a row's seed; the words of the counter are
 
-    0  place: an id or a block of ids, halved, or the number of the trial
-    1  draw, with the stream (below) in the two highest bits
-    2  step, low word
-    3  step, high word
+    0     place: an id or a block of ids, halved, or the number of a trial
+    1     draw, with the stream (below) in the two highest bits
+    2, 3  step
 
-A pair of places gets words 0 and 1, and words 2 and 3, the lower word first.
+Of two neighbouring places the even one gets words 0 and 1 of the result, the odd one words 2, 3.
 """
 
 import numpy as np
@@ -23,7 +22,7 @@ FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 WORD, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-# Streams: an id; a block of ids; the choice of ids outside a head's own, and their noise.
+# Streams: noise of an id; noise of a block; choice and noise of ids outside a head's candidates.
 NOISE, LEAST, OUTSIDE = np.uint64(0), np.uint64(1 << 30), np.uint64(2 << 30)
 _LOW_BITS, _HALF_STEP = np.uint64(12), 2.0**-53
 
@@ -61,7 +60,7 @@ _LOW_WORD = (1 << 32) - 1
 def rest_lanes(builder, seed, step, draw, first):
     """Return 1 - u of ids first .. first + 15, rounded down to multiples of 2^-31, then to float32.
 
-    `first` is even. A word is held in 64 bits with an arbitrary upper half, for `vpmuludq`.
+    `first` is even. Words are held in 64 bits, with arbitrary upper halves, for `vpmuludq`.
     """
     half, low = ir.Constant(_INT64, 32), ir.Constant(_INT64, _LOW_WORD)
 

@@ -1,12 +1,11 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
-Z is the sum of all e^{scale x}. Rows that may weigh more than e^-NEAR of the sum so far are
-computed by `dot64`; others are float32 dots, within `slack`. Results depend neither on the batch
-nor on how rows are stored.
+Heavy rows, which may weigh more than e^-NEAR of the sum so far, are computed by `dot64`; light rows
+are float32 dots, within `slack`. Results depend neither on the batch nor on how rows are stored.
 
-The error of an exponent is scaled slack plus the rounding of the logit, of the scale and of the
-difference to the largest (ROUNDED of the largest and 90, as those 87 below it count as e^-87); an
-exponential adds ROUGH.
+The error of a light row's exponent is scale * slack, and the rounding of the logit, of the scale
+and of the difference to the largest: ROUNDED times (|largest| + 90), as no exponent is taken to be
+below -87. An exponential adds ROUGH.
 """
 
 from math import exp, expm1, log
@@ -37,19 +36,19 @@ from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
 from logitsieve.kernels.topk.scan import ALONE_CHUNK, UNLISTED, decide_above, decodes, fill
 
-# HEAVY, LIGHT, ERROR: weight of heavy rows, of light ones, below FLOOR, and its error, relative to
-# e^MOST. GROWTH: e^x - 1 for the error x of an exponent. Logits are scaled. NEXT: the index of
-# the next edit.
+# A sum's state. Relative to e^MOST, HEAVY and LIGHT are the weights of heavy and of light rows, and
+# ERROR is that of LIGHT. A chunk below FLOOR has no heavy row. GROWTH is e^x - 1 for the error x of
+# an exponent, NEXT the index of the next edit. Logits are scaled.
 MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH, NEXT = range(9)
 STATE = 9
-NEAR = 7.0  # nats: a row that weighs less than a thousandth of the sum so far is light
+NEAR = 7.0  # nats
 PLAIN = 1024.0  # if |log of the sum| is larger, every chunk is searched for heavy rows
 LOOSE, LOOSE_CODED = 2.0**-5, 0.5  # nats: with more slack, all rows use dot64
 ROUGH = 2.0**-22  # of a float32 exponential, and of its exponent near 87
 ROUNDED = 2.0**-22  # of a float32 logit, twice rounded, of the scale, and of the largest one
-# Of a float64 sum: the error of exponentials, and of each row's addition and rescaling.
+# Relative errors of a float64 sum: of exponentials, and of each row's addition and rescaling.
 SUMMED, STEP = 2.0**-42, 2.0**-50
-TINY = 2.0**-125  # of e^MOST, per row: smaller exponentials count as e^-87
+TINY = 2.0**-125  # of e^MOST for each row: smaller exponentials count as e^-87
 LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| + LOG_REACH)
 
 
@@ -60,11 +59,11 @@ LOG_SPARE, LOG_REACH = 2.0**-50, 50.0  # a logarithm's error: LOG_SPARE (|MOST| 
 def quick_log_z(
     address, hidden, scale, coded, offsets, edited, values, ids, logits, log_z, start, stop
 ):  # fmt: skip
-    """Fill log_z [B, 4]: a TOP of 0, an estimate of log of the sum of all e^{scale x}, and bounds.
+    """Fill log_z [B, 4] with a TOP of 0, an estimate of log Z, and bounds, of one share of W.
 
-    In it `values` [E] replace the logits of `edited` ids. The K best ids and their exact logits,
-    not edited, go to `ids` and `logits` [B, K]; K may be 0. All are of one share of W.
-    If `coded`, light rows of codes are multiplied as such, in half the time, for a wider interval.
+    In log Z `values` [E] replace the logits of `edited` ids. `ids` and `logits` [B, K] get the K
+    best ids (K may be 0) with exact, unedited logits. If `coded`, codes of light rows are
+    multiplied with a query's: in half the time, for a wider interval.
     """
     descriptor = int64_pointer(address)
     begin, end = share_of_rows(descriptor)
@@ -108,7 +107,7 @@ def quick_log_z(
 @inline
 def _begin(sum_, slack, loose):
     sum_[MOST], sum_[HEAVY], sum_[LIGHT], sum_[ERROR] = -np.inf, 0.0, 0.0, 0.0
-    sum_[SLACK] = min(slack, loose)  # above it no row is light
+    sum_[SLACK] = min(slack, loose)  # with more, no row is light
     sum_[CLOSE] = NEAR + 2.0 * slack if slack < loose else np.inf
     sum_[FLOOR], sum_[GROWTH] = -np.inf, 0.0
 

@@ -1,7 +1,8 @@
 """Round log Z and log-probabilities to float32 such that proofs in float64 still hold.
 
-Bounds are rounded outward, log-probabilities down: never above 0, with probabilities of a row that
-sum to at most 1 (docs/exactness.md). log_z [B, 4] is log_z.py's; estimates have infinite bounds.
+Bounds are rounded outward. Log-probabilities are rounded down, so none is above 0 and the
+probabilities of a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is as in log_z.py;
+estimates have infinite bounds.
 """
 
 from math import exp, log1p
@@ -11,15 +12,14 @@ import numpy as np
 from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.topk.merge import HIGH, LOW, RANK_ROUNDING, TOP, VALUE
 
-ROUNDED = 2.0**-50  # of the magnitudes added: bounds a few float64 roundings
-SUMMED = 2.0**-51  # of a sum of exponentials, per term
+ROUNDED = 2.0**-50  # bounds a few float64 roundings, relative to the magnitudes added
+SUMMED = 2.0**-51  # relative error of a sum of exponentials, for each term
 LARGEST = float(np.finfo(np.float32).max)
 VALUE32, LOW32, HIGH32 = range(3)
 
 
 @kernel("(float64[:,::1], float64, float32[:,::1])")
 def round_log_z(log_z, scale, rounded):
-    """Fill rounded [3, B]: an estimate of log Z, and its bounds."""
     for row in range(log_z.shape[0]):
         base, value = scale * log_z[row, TOP], log_z[row, VALUE]
         low, high = base + log_z[row, LOW], base + log_z[row, HIGH]
@@ -32,9 +32,9 @@ def round_log_z(log_z, scale, rounded):
 
 @kernel("(float64[:,::1], int32[:,::1], float64[:,::1], float64, float32[:,::1], boolean[::1])")
 def round_log_probs(logits, ids, log_z, scale, log_probs, exact):
-    """Fill log_probs [B, M] of ids with those logits [B, M], and exact [B].
+    """Fill log_probs [B, M] of `ids` with these logits [B, M], and exact [B].
 
-    A row is exact if each log-probability is proven to less than half of a float32's last place.
+    A row is exact if every log-probability is proven to less than half of a float32's last place.
     """
     rows, count = ids.shape
     for row in range(rows):
@@ -77,8 +77,8 @@ def round_pairs(
 ):  # fmt: skip
     """Fill tokens, scores (`scores32`), ranks and `ended` [G, K] of the chosen pairs.
 
-    Pair p of a group is at places[g, p] of row parents[g, p], -1 for none, of ids and logits [B,
-    M]. Scores are not above the true ones, and ranks do not increase.
+    Pair p of group g is at places[g, p] in the group's row parents[g, p] of ids and logits [B, M];
+    a parent of -1 is no pair. Scores are not above the true ones; ranks do not increase.
     """
     groups, most = parents.shape
     beams = scores.size // groups

@@ -1,1 +1,1 @@
-"""Routing to clusters and scanning their candidate lists."""
+"""Routing to clusters, and scans of their candidate lists."""

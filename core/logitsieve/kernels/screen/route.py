@@ -1,8 +1,8 @@
-"""Routing: clusters by the largest dots of their centroids with a query, chosen by int8.
+"""Routing: find the centroids with the largest dots with a query, by int8 products.
 
-A centroid is v = s q + r with int8 codes q and scale s, a query h = g z + t. Then |v.h - s g q.z| =
-|r.h + s q.t| <= e ||h|| + (n + e) ||t||, with e >= ||r|| and n >= ||v|| over all rows. Only
-centroids that close to the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
+A centroid is v = s q + r with int8 codes q and a scale s, a query h = g z + t. Then |v.h - s g q.z|
+= |r.h + s q.t| <= e ||h|| + (n + e) ||t||, with e >= ||r|| and n >= ||v|| for all centroids. Only
+centroids within this slack of the P-th best are evaluated by `dot64` (rounding: proofs/route.py).
 """
 
 from collections import namedtuple
@@ -59,12 +59,11 @@ from logitsieve.kernels.topk.queries import NORM, SLACK, STATE, empty_heaps
 from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_one
 
 CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
-# Offsets int32 [C+1], and again the last one: list C is empty; ids int32. The centroids' int8 codes
-# (0: none), their scales, and the largest error. The least
-# cosine of a row to its centroid, with the centroids' norms float64 [C] (0: any will do), below
-# which a row gets list C. OUTSIDE: a matrix of a row for each
-# cluster, or none, whose dot with a context estimates the log of the sum of e^logit outside the
-# list; the spreads of these estimates float32 [C], and the largest error of log Z.
+# OFFSETS int32 [C+2] and IDS int32 are the lists; list C is empty. CODES (0: none), SCALES and
+# ERROR are of `encode_centroids`. A row gets list C if its cosine to its best centroid is below
+# ESCALATE; NORMS float64 [C] are the centroids' (0: no row escalates). OUTSIDE is a matrix of a row
+# for each cluster, or none: its dot with a context estimates the log of the sum of e^logit outside
+# the list, with standard deviations SPREADS float32 [C]. MOST_ERROR limits the error of log Z.
 (
     OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, ESCALATE, NORMS, SPREADS, MOST_ERROR,
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
@@ -72,11 +71,11 @@ OUTSIDE = 2 * MATRIX_FIELDS + 10
 SCREEN_FIELDS = OUTSIDE + MATRIX_FIELDS
 
 # Proven to be enough by proofs/route.py.
-LARGEST_DIM = 1 << 16  # beyond it 255 * 127 * D overflows an int32 sum
-NO_LARGER = 126.99999  # times 1 / the largest coordinate: no code of a query is above 127
-ERROR_SPARE = 1.0 + 1e-9  # of the norm of a coding error in float64
-SLACK_SPARE = 1.000001  # of a slack in float64
-ROUTE_ROUNDING = 2.0**-20  # of the largest int8 dot, scaled, for rounding it and `dot64`
+LARGEST_DIM = 1 << 16  # for a larger D, 255 * 127 * D overflows an int32 sum
+NO_LARGER = 126.99999  # over the largest coordinate: no code of a query is above 127
+ERROR_SPARE = 1.0 + 1e-9  # covers rounding of a coding error's norm
+SLACK_SPARE = 1.000001  # covers rounding of a slack
+ROUTE_ROUNDING = 2.0**-20  # rounding of int8 dots and `dot64`, relative to the largest dot
 ROUTE_UNDERFLOW = 2.0**-132  # for each coordinate
 
 Centroids = namedtuple("Centroids", "matrix codes scales error largest")
@@ -91,10 +90,9 @@ def screen_descriptor(
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    It has `centroids`, `offsets` and `ids`. Rows with a cosine to the best centroid below
-    `escalate` (times its `reaches` [C]) get no candidates.
-    log Z needs `outside_rows` [C, D], `outside_biases` and `outside_spreads` [C]; errors beyond
-    `most_error` are left to others.
+    `arrays` has `centroids`, `offsets` and `ids`. Rows with a cosine to the best centroid below
+    `escalate` (times its `reaches` [C]) get no candidates. log Z needs `outside_rows` [C, D],
+    `outside_biases` and `outside_spreads` [C]; rows with an error above `most_error` get none.
     """
     centroids, offsets = arrays["centroids"], arrays["offsets"]
     bias = np.zeros(len(centroids), np.float32)
@@ -122,9 +120,9 @@ def screen_descriptor(
 
 
 def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
-    """Return codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e of centroids.
+    """Return codes uint8 [G, D/4, 16, 4] (q + 128), scales float32 [16 G] and e.
 
-    Copies of the first centroid fill the last group.
+    Copies of the first centroid pad the last group.
     """
     clusters, dim = centroids.shape
     groups, quads = -(-clusters // LANES), -(-dim // LANES) * LANES // 4
@@ -141,7 +139,7 @@ def encode_centroids(centroids: Float32) -> tuple[np.ndarray, Float32, float]:
 
 @inline
 def encode_row(h, dim, codes, second):
-    """Write int8 codes z of a row of hidden to two planes; return g, the sum of codes and ||t||.
+    """Write codes z of a row of hidden to two planes; return g, the sum of codes and ||t||.
 
     g is 0 if the row is too small or too large.
     """

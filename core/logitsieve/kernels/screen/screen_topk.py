@@ -74,7 +74,7 @@ def best_cluster(routes, q):
 
 @inline
 def _sum_own(routes, queries, q, cluster, sums):
-    """Add the list of `cluster` to the sum of query q if it is its best one."""
+    """Let query q sum the list of `cluster` if that is its best cluster."""
     if sums:
         own = best_cluster(routes, q) == cluster
         queries.states[STATE * q + SUMMED] = 1.0 if own else 0.0
@@ -93,7 +93,7 @@ def scan_lists(matrix, lists, routes, queries, count, sums):
 @inline_once
 def scan_grouped(descriptor, lists, routes, queries, count, scratch, sums):
     matrix, clusters, begin = matrix_at(descriptor, 0), descriptor[CENTROIDS + ROWS], np.int64(0)
-    ends = scratch  # of the lists and of the empty one
+    ends = scratch  # of all lists, with the empty one
     order = shift(scratch, clusters + 2)
     _group(routes, count, clusters, ends, order)
     for cluster in range(clusters):
@@ -139,20 +139,19 @@ def _logits_size(descriptor):
 
 @inline
 def _scratch_sizes(descriptor, rows, limit):
-    """Return queries at once, and float64 values: of each, of logits, and of `scan_grouped`."""
+    """Return the queries at once, and sizes in float64 values: a query, logits, `scan_grouped`."""
     each = query_size(descriptor[DIM], limit) + 2 * descriptor[PROBES]
     block, grouped = at_once(rows, each), 0
-    if block >= LEAST_GROUPED:  # int32: ends of lists, and an order
+    if block >= LEAST_GROUPED:  # int32 ends of lists, and an order of queries
         grouped = (descriptor[CENTROIDS + ROWS] + 2 + block * descriptor[PROBES]) // 2 + 1
     return block, each, _logits_size(descriptor), grouped
 
 
 @inline_once
 def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned, sums):
-    """Answer `count` rows of hidden from `first` on.
+    """Answer `count` rows of hidden from `first` on; return (queries, routes, -1 or a refused row).
 
-    scanned[q] counts the rows of the lists of each; with `sums` the best one's logits are summed.
-    Returns their queries, routes, and a refused row or -1.
+    scanned[q] is the total length of the lists. With `sums` the best cluster's logits are summed.
     """
     block, _, logits_size, _ = sizes
     probes, limit = descriptor[PROBES], ids.shape[1]
@@ -184,7 +183,7 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B], which is -1 with fewer than K candidates.
+    """Fill ids and logits [B, K] and scanned [B], which is -1 for fewer than K candidates.
 
     Returns the number of such rows, or -1 - r if row r is refused.
     """
@@ -216,8 +215,8 @@ def screen_topk(address, hidden, ids, logits, scanned, start, stop):
 def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, stop):
     """Like `screen_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
 
-    log Z is that of the best cluster's list and of the cluster's estimate for all other rows. A row
-    with an error above the descriptor's gets -1, too. Returns -1 or the first refused row.
+    log Z is of the best cluster's list and the estimate for all other rows. A row with an error
+    above MOST_ERROR has a scanned of -1, too. Returns -1 or the first refused row.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     sizes = _scratch_sizes(descriptor, stop - start, limit)
@@ -253,7 +252,7 @@ def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
 
 @kernel("(int64, float32[:,::1], int32[:,::1])")
 def screen_routes(address, hidden, clusters):
-    """Fill clusters [B, P], C if a row gets no list; return -1 or the first refused row."""
+    """Fill clusters [B, P], C for rows that escalate; return -1 or the first refused row."""
     descriptor = int64_pointer(address)
     (rows, dim), probes, one, bad = hidden.shape, clusters.shape[1], np.int64(1), -1
     scratch = np.empty(query_size(dim, probes) + _logits_size(descriptor), np.float64)

@@ -1,1 +1,1 @@
-"""Vector lanes and the dot products that are made of them."""
+"""Vector lanes, and dot products made of them."""

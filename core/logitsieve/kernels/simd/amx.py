@@ -1,8 +1,7 @@
-"""Products of sixteen queries' codes with sixteen rows' bytes at once, by the tiles of Intel's AMX.
+"""Products of the codes of sixteen queries with the bytes of sixteen rows, by Intel's AMX.
 
-A tile has up to sixteen lines of 64 bytes. `multiply_tiles` adds to int32 sums [Q, 16] the products
-of signed codes [Q, 64] with unsigned bytes [16, 16 rows, 4]: line i has coordinates 4 i .. 4 i + 3
-of each row.
+A tile has up to sixteen lines of 64 bytes. `multiply_tiles` adds products of signed codes [Q, 64]
+with unsigned bytes [16, 16 rows, 4] to int32 sums [Q, 16].
 """
 
 import ctypes
@@ -26,17 +25,17 @@ from logitsieve.kernels.simd.lanes import (
     vector_at,
 )
 
-AMX = cpu_has("amx-int8") and cpu_has("avx512vnni")  # and a query's planes are bytes
-LINE = 64  # bytes of a line of a tile
+AMX = cpu_has("amx-int8") and cpu_has("avx512vnni")  # with VNNI, a query's planes are bytes
+LINE = 64  # bytes
 TILE_BYTES = 16 * LINE
-CONFIGURED = 64  # bytes of what says how large each tile is
-PALETTE, LINE_BYTES_AT, LINES_AT = 0, 16, 48  # places in them
-_SYS_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
+CONFIGURED = 64  # bytes of a configuration: the sizes of all tiles
+PALETTE, LINE_BYTES_AT, LINES_AT = 0, 16, 48  # offsets in a configuration
+_SYS_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18  # Linux on x86-64
 
 
 @cache
 def may_use_tiles() -> bool:
-    """Return True if this process may use tiles, for which it asks Linux (5.16 or later)."""
+    """Ask Linux (5.16 or later) whether this process may use tiles."""
     if not AMX:
         return False
     return ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0
@@ -55,7 +54,7 @@ _LINE = ir.Constant(ir.IntType(64), LINE)
 
 @emits(lambda config: types.void(config))
 def configure_tiles(builder, config):
-    """Make the tiles of this thread as large as `config` says; they are all zero."""
+    """Set the sizes of this thread's tiles, and clear them."""
     _call(builder, "ldtilecfg", builder.bitcast(config, BYTE.as_pointer()))
 
 
@@ -91,7 +90,6 @@ def multiply_tiles(sums, codes, rows):
 
 
 def _bits_of(builder, rows, chunk):
-    """Bring the four bytes of each row side by side."""
     codes = load_bytes(builder, rows, chunk)
     order = [LANES * (lane % 4) + lane // 4 for lane in range(4 * LANES)]
     return shuffle(builder, codes, codes, order)
@@ -99,19 +97,19 @@ def _bits_of(builder, rows, chunk):
 
 @emits(lambda plane, out, chunk: types.void(plane, out, types.intp))
 def spread_bit(builder, plane, out, chunk):
-    """Write a chunk's bits as eight lines of bytes, 0 or 1: bit p of each byte to line p."""
+    """Write a chunk's bits as eight lines of bytes, 0 or 1; bit p of each byte goes to line p."""
     _spread(builder, [plane], out, chunk)
 
 
 @emits(lambda first, second, out, chunk: types.void(first, second, out, types.intp))
 def spread_two_bits(builder, first, second, out, chunk):
-    """Like `spread_bit`, of two planes, of which `first` has the higher bits: 0 to 3."""
+    """Like `spread_bit` for two planes, the higher bits first: 0 to 3."""
     _spread(builder, [first, second], out, chunk)
 
 
 @emits(lambda p0, p1, p2, p3, out, chunk: types.void(p0, p1, p2, p3, out, types.intp))
 def spread_four_bits(builder, p0, p1, p2, p3, out, chunk):
-    """Like `spread_bit`, of four planes: 0 to 15."""
+    """Like `spread_bit` for four planes: 0 to 15."""
     _spread(builder, [p0, p1, p2, p3], out, chunk)
 
 
@@ -138,6 +136,5 @@ def load_sums(builder, start, offset):
 
 @emits(lambda start, offset: LANES32(start, types.intp))
 def load_floats(builder, start, offset):
-    """Sixteen sums as float32, exact below 2^24."""
     lanes = builder.load(vector_at(builder, start, offset, INTEGERS), align=4)
     return builder.sitofp(lanes, FLOATS)

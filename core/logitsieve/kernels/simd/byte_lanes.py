@@ -1,4 +1,4 @@
-"""Lanes of bytes: sixteen int32 sums of products of unsigned row bytes and a query's codes.
+"""Sixteen int32 sums of products of rows' unsigned bytes with a query's codes.
 
 Every CPU computes equal sums by its own instructions.
 """
@@ -39,9 +39,8 @@ _WORDS, _PRODUCTS = ir.VectorType(INT16, 2 * LANES), ir.VectorType(INT32, 2 * LA
 class Form(NamedTuple):
     """One way to multiply, by `products(builder, sums, rows, first plane, second plane)`.
 
-    A query has two planes: the high and the low bytes of its codes; or, as `words`, int16 codes of
-    coordinates 0 and 2 of every four, and of 1 and 3. A sum is too large by `offset` times the sum
-    of the query's codes.
+    The planes of a query are the high and low bytes of its codes or, as `words`, its int16 codes
+    of even and of odd coordinates. Sums are too large by `offset` times the sum of the codes.
     """
 
     products: Callable[..., Any]
@@ -89,7 +88,7 @@ def _split(builder, rows):
 
 
 def _add_words_in_pairs(builder, sums, rows, first, second):
-    """Add words in the shape that LLVM turns into two `vpmaddwd`."""
+    """Add products in a form that LLVM compiles to two `vpmaddwd`."""
     for words, plane in zip(_split(builder, rows), (first, second), strict=True):
         sums = _add_pairs(builder, sums, _products_of_words(builder, words, plane))
     return sums
@@ -122,7 +121,7 @@ WORDS, OFFSET = FORM.words, FORM.offset
 
 
 def load_bytes(builder, start, place, step=4 * LANES):
-    """LLVM: the 64 bytes from step x place on."""
+    """Load 64 bytes from step * place on."""
     offset = builder.mul(place, ir.Constant(place.type, step))
     return builder.load(vector_at(builder, start, offset, SIXTY_FOUR), align=1)
 
@@ -133,9 +132,9 @@ def _four_everywhere(builder, plane, quad):
 
 
 def multiply_by(form):
-    """multiply(sums, rows, first, second, quad): products with a query's planes.
+    """Return multiply(sums, rows, first, second, quad), which adds products with two planes.
 
-    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]). Two `sums` for fifteen bits.
+    sums[r] += dot(rows[quad, r, 0:4], query[4 quad : 4 quad + 4]); fifteen bits need two `sums`.
     """
 
     @emits(lambda sums, *starts: sums(sums, *starts[:-1], types.intp))
@@ -154,7 +153,7 @@ def multiply_by(form):
 
 
 def join_planes_by(form):
-    """join(sums): sixteen sums from the two that `multiply` added to."""
+    """Return join(sums), which makes sixteen sums of the two of `multiply`."""
 
     @emits(lambda sums: SUMS(sums))
     def join(builder, sums):
@@ -177,7 +176,7 @@ def store_bytes(builder, start, offset, lanes):
 
 @emits(lambda first, second, offset, lanes: types.void(first, second, types.intp, lanes))
 def store_words(builder, first, second, offset, lanes):
-    """Store int16, four lanes after four: lanes 0 and 2 to `first`, 1 and 3 to `second`."""
+    """Store int16, of even lanes to `first` and of odd lanes to `second`."""
     codes = builder.fptosi(lanes, ir.VectorType(INT16, LANES))
     for place, plane in enumerate((first, second)):
         half = shuffle(builder, codes, codes, range(place, LANES, 2))

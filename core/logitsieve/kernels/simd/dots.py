@@ -1,7 +1,7 @@
-"""Dot products of rows: float32 ones to choose by, and `dot64`, which defines every answer.
+"""Dot products of rows: float32 dots choose rows, `dot64` defines every answer.
 
-Rows that are read together are best far apart: a CPU predicts four streams. W and H are float32
-rows, H64 rows in float64, each padded with zeros to a multiple of 16.
+Rows that are read together should be far apart, as a CPU prefetches four streams. W and H are
+float32 rows, H64 float64 rows, padded with zeros to a multiple of 16.
 """
 
 import numpy as np
@@ -43,10 +43,10 @@ def pad_lanes(values, count):
 
 @inline
 def dot64(W, H64, dim):
-    """One row of W times one of H64, in the order that defines an exact logit.
+    """Return the dot of a row of W with one of H64, in the order that defines an exact logit.
 
-    Sixteen float64 sums, element d in sum d mod 16, then adjacent sums added in pairs. Products are
-    exact, so fused multiply-add changes nothing.
+    Element d is added to float64 sum d mod 16; then adjacent sums are added in pairs. Products are
+    exact, so fused multiply-add changes no bit.
     """
     total = zeros64()
     end = dim - dim % LANES
@@ -94,10 +94,10 @@ def dots64_2x1(W, other_W, h, dim):
 
 @inline
 def dots(W, rows, H, hidden, dim):
-    """float32 dots of rows of W at offsets `rows` with those of H at `hidden`, both tuples.
+    """Return float32 dots of rows of W at offsets `rows` with rows of H at `hidden`, two tuples.
 
-    Those with the first row of H come first. All sums stay in registers, so that values loaded are
-    used several times. The same bits on every CPU and for tuples of any sizes.
+    Dots with the first row of H come first. The bits are the same on every CPU and for tuples of
+    any size.
     """
     totals, end = outer_zeros(H, rows, hidden), dim - dim % LANES
     for d in range(0, end, LANES):
@@ -139,13 +139,13 @@ def dots_in_parts(W, i, j, k, m, H, h0, h1, h2, h3, count, dim, sums):
         store_each(shift(sums, 4 * q + 4), (upper[2], upper[3], lower[2], lower[3]))
 
 
+# Fills sums[4 q : 4 q + 4] with the dots of four rows of W with row q of 1 to 4 of H.
 few_dots = dots_at_once if AVX512 else dots_in_parts
-"""sums[4 q : 4 q + 4] = float32 dots of four rows of W with row q of `count` in 1 .. 4 of H."""
 
 
 @inline
 def widen_row(h, h64, dim):
-    """Copy one row to float64, padded with zeros; return its squared norm."""
+    """Copy a row to float64, padded with zeros; return its squared norm."""
     total = zeros64()
     end = dim - dim % LANES
     for d in range(0, end, LANES):
@@ -166,13 +166,13 @@ def row_of(start, row, dim):
 
 @inline
 def four_from(i, last, delta=1):
-    """Four places from i on, `apart` from each other; from `last` on, the one before it."""
+    """Return four places from i on, `delta` apart and at most last - 1."""
     return i, min(i + delta, last - 1), min(i + 2 * delta, last - 1), min(i + 3 * delta, last - 1)
 
 
 @inline
 def four_of(place, end):
-    """Four places from `place` on, the last one again from `end` on, and how many differ."""
+    """Return four places from `place` on, at most end - 1, and how many of them differ."""
     last = end - 1
     return (
         place,

@@ -1,4 +1,4 @@
-"""exp of sixteen float32 or float64 at once, and sums of it."""
+"""exp of sixteen float32 or float64 at once, and sums of exponentials."""
 
 from math import exp, factorial
 
@@ -27,18 +27,18 @@ from logitsieve.kernels.simd.lanes import (
     zeros64,
 )
 
-LOWEST = np.float32(-87.0)  # e^-87 is normal; lower powers become it
+LOWEST = np.float32(-87.0)  # e^-87 is normal
 LOG2_E = np.float32(1.4426950408889634)
-# ln 2 in two parts; products of the first with whole numbers are exact.
+# ln 2 in two parts; products of the first with integers are exact.
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 # Taylor's series: within 1e-8 of e^r for |r| <= ln 2 / 2.
 SERIES = tuple(np.float32(1.0 / n) for n in (5040, 720, 120, 24, 6, 2, 1, 1))
-ERROR32, ERROR64 = 2e-7, 2.0**-50  # of an exponential: proofs/exponential.py
+ERROR32, ERROR64 = 2e-7, 2.0**-50  # relative: proofs/exponential.py
 
 
 @emits(lambda lanes, powers: LANES32(LANES32, LANES32))
 def times_power_of_two(builder, lanes, powers):
-    """lanes * 2^powers; `powers` are whole numbers, -126 to 127, in float32."""
+    """Return lanes * 2^powers; `powers` are integers from -126 to 127 in float32."""
     biased = builder.add(builder.fptosi(powers, INTEGERS), constant(INTEGERS, 127))
     bits = builder.shl(biased, constant(INTEGERS, 23))
     return builder.fmul(lanes, builder.bitcast(bits, FLOATS))
@@ -46,9 +46,9 @@ def times_power_of_two(builder, lanes, powers):
 
 @emits(lambda *_: LANES64(LANES64, LANES64, LANES64, types.float64))
 def shifted_exponents(builder, lanes, steps, compared, limit):
-    """lanes * 2^n in float64 if `compared` >= `limit`, else 0; `steps` are n + 1.5 2^52.
+    """Return lanes * 2^n in float64 if `compared` >= `limit`, else 0; `steps` are n + WHOLE.
 
-    Their low bits are n's. Results are normal numbers.
+    Results must be normal numbers.
     """
     integers = ir.VectorType(ir.IntType(64), LANES)
     exponents = builder.shl(builder.bitcast(steps, integers), constant(integers, 52))
@@ -68,7 +68,7 @@ def polynomial(builder, coefficients, lanes):
 
 @inline
 def exp_lanes(x):
-    """e^x for x <= 1, within ERROR32 of itself for x >= -87; e^-87 below."""
+    """Return e^x for x <= 1 with a relative error of ERROR32 for x >= -87, else e^-87."""
     x = larger(x, LOWEST)
     n = rounded(x * LOG2_E)
     r = multiply_add(n, -LN2_HIGH, x)
@@ -76,17 +76,17 @@ def exp_lanes(x):
     return times_power_of_two(polynomial(SERIES, r), n)
 
 
-LOWEST64 = -708.0  # e^-708 is normal; lower powers become 0
+LOWEST64 = -708.0  # e^-708 is normal
 LOG2_E64 = 1.4426950408889634
 LN2_HIGH64, LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Taylor's series: within 2^-57 of e^r for |r| <= ln 2 / 2.
 SERIES64 = tuple(1.0 / factorial(n) for n in range(13, -1, -1))
-WHOLE = 1.5 * 2.0**52  # x + WHOLE is rounded, to low bits
+WHOLE = 1.5 * 2.0**52  # the low bits of x + WHOLE are x, rounded
 
 
 @inline
 def exp64_lanes(x):
-    """e^x for x <= 0 in float64, within ERROR64 of itself for x >= -708; 0 below."""
+    """Return e^x for x <= 0 with a relative error of ERROR64 for x >= -708, else 0."""
     steps = multiply_add(x, LOG2_E64, WHOLE)
     n = steps - WHOLE
     r = multiply_add(n, -LN2_HIGH64, x)
@@ -96,7 +96,7 @@ def exp64_lanes(x):
 
 @inline
 def sum_of_exponentials(values, count, scale, most):
-    """Sum e^{scale x - most}, all float32, for exponents as in `exp_lanes`."""
+    """Sum e^{scale x - most} of float32, for exponents as in `exp_lanes`."""
     end, total, tail = count - count % LANES, zeros64(), 0.0
     for i in range(0, end, LANES):
         total += widen(exp_lanes(multiply_add(load(values, i), scale, -most)))

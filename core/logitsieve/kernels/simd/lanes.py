@@ -1,7 +1,7 @@
-"""Sixteen lanes: the vector values of every dot product.
+"""LLVM vectors of sixteen lanes, of which every dot product is made.
 
-Numba vectorises a sum in an order that depends on the CPU. These operations emit LLVM vectors of
-sixteen lanes, with one order everywhere. A number as an operand stands for itself in every lane.
+Numba vectorises a sum in an order that depends on the CPU; these operations have one order
+everywhere. A number as an operand is put into every lane.
 """
 
 import operator
@@ -25,7 +25,6 @@ _SUFFIX = {ir.FloatType(): "v16f32", ir.DoubleType(): "v16f64"}
 
 
 def cpu_has(feature: str) -> bool:
-    """True if Numba compiles for CPUs with a feature: named by its settings, or this one's."""
     features = config.CPU_FEATURES
     if features is None:
         features = get_host_cpu_features()
@@ -52,7 +51,7 @@ class StoredType(types.Type):
         raise NotImplementedError
 
     def emit_load_first(self, builder, start, offset, count):
-        return self.emit_load(builder, start, offset)  # blocks are whole lanes
+        return self.emit_load(builder, start, offset)  # rows in blocks are whole lanes
 
 
 LANES32 = Vector("Lanes(float32)", FLOATS, types.float32)
@@ -119,7 +118,7 @@ def _operate(symbol, of_floats, of_integers):
         emit = getattr(builder, of_integers if integers else of_floats)
         return emit(*_vectors(builder, arguments))
 
-    for name in (symbol, f"i{symbol}"):  # also in place
+    for name in (symbol, f"i{symbol}"):
         function = getattr(operator, name)
         infer_global(function)(type(f"Vector_{name}", (_Operator,), {"key": function}))
         for kinds in ((Vector, Vector), (Vector, types.Number), (types.Number, Vector)):
@@ -147,12 +146,12 @@ def _of_two(name):
 
 
 larger, smaller = _of_two("maxnum"), _of_two("minnum")
-magnitude, rounded = _of_one("fabs"), _of_one("rint")  # halves to even
+magnitude, rounded = _of_one("fabs"), _of_one("rint")
 
 
 @emits(_alike)
 def multiply_add(builder, left, right, total):
-    """left * right + total, fused if the CPU does so; of widened float32 no bit changes."""
+    """Return left * right + total, fused on some CPUs; for widened float32 no bit differs."""
     return _call(builder, "fmuladd", _vectors(builder, (left, right, total)))
 
 
@@ -203,7 +202,7 @@ def _emit_load_first(builder, kind, start, offset, count):
 
 @intrinsic
 def load_first(typing_context, start, offset, count):
-    """start[offset : offset + count] and zeros in the other lanes, which are not read."""
+    """Load start[offset : offset + count], with zeros in the other lanes, which are not read."""
 
     def codegen(context, builder, signature, arguments):
         return _emit_load_first(builder, start.dtype, *arguments)
@@ -212,8 +211,6 @@ def load_first(typing_context, start, offset, count):
 
 
 def _of_each(loading, *more):
-    """A tuple of lanes of start, from each offset + place on."""
-
     def typed(typing_context, start, offsets, place, *others):
         def codegen(context, builder, signature, arguments):
             start_, offsets_, place_, *others_ = arguments
@@ -240,7 +237,7 @@ def load_first_each(typing_context, start, offsets, place, count):
 def _prefetch(level):
     @emits(lambda start, offset: types.void(start, types.intp))
     def emit(builder, start, offset):
-        """Bring the line of start[offset] nearer; addresses that are not mapped do nothing."""
+        """Prefetch the cache line of start[offset], which need not be mapped."""
         read, closest, data = (ir.Constant(INT32, value) for value in (0, 4 - level, 1))
         arguments = [vector_at(builder, start, offset, BYTE), read, closest, data]
         intrinsic_call(builder, "llvm.prefetch.p0", ir.VoidType(), arguments)
@@ -282,7 +279,7 @@ def _added_in_pairs(builder, left, right):
 
 @emits(lambda lanes: lanes.dtype(lanes))
 def pair_sum(builder, lanes):
-    """Sum the lanes: adjacent lanes are added, then adjacent sums, and so on."""
+    """Sum the lanes by adding adjacent lanes, then adjacent sums, and so on."""
     while lanes.type.count > 1:
         lanes = _added_in_pairs(builder, lanes, lanes)
     return builder.extract_element(lanes, ir.Constant(INT32, 0))
@@ -298,7 +295,7 @@ def _extracted(builder, four):
 
 @emits(_four_numbers)
 def pair_sums_of_four(builder, s0, s1, s2, s3):
-    """Four times `pair_sum`, bit for bit, for little more than the price of one."""
+    """Return four times `pair_sum`, bit for bit, at little more than the cost of one."""
     halves = _added_in_pairs(builder, s0, s1), _added_in_pairs(builder, s2, s3)
     values = _added_in_pairs(builder, *halves)
     while values.type.count > 4:
@@ -308,7 +305,6 @@ def pair_sums_of_four(builder, s0, s1, s2, s3):
 
 @intrinsic
 def outer_zeros(typing_context, start, left, right):
-    """A tuple of lanes as of start[0], as many as pairs of `left` and `right`."""
     lanes = _LANES_OF[start.dtype]
     totals = types.UniTuple(lanes, len(left) * len(right))
 
@@ -320,7 +316,7 @@ def outer_zeros(typing_context, start, left, right):
 
 @emits(lambda left, right, totals: totals(left, right, totals))
 def add_outer(builder, left, right, totals):
-    """Add the product of each of `left` with each of `right`, those with its first one first."""
+    """Add the products of each of `left` with right[0], then with right[1], and so on."""
     ws, xs, sums = (cgutils.unpack_tuple(builder, each) for each in (left, right, totals))
     pairs = [(w, x) for x in xs for w in ws]
     return [_call(builder, "fmuladd", [*pair, s]) for pair, s in zip(pairs, sums, strict=True)]
@@ -328,7 +324,7 @@ def add_outer(builder, left, right, totals):
 
 @emits(lambda totals: types.UniTuple(totals.dtype.dtype, len(totals))(totals))
 def lane_sums(builder, totals):
-    """Sum the lanes of each of four, eight, ...: those further on are added to the first half."""
+    """Sum the lanes of each of four, eight, ...: add the second half to the first, and so on."""
 
     def fold(left, right, lanes, group):
         low = [base + i for base in range(0, lanes, group) for i in range(group // 2)]
@@ -346,7 +342,7 @@ def lane_sums(builder, totals):
 
 @emits(lambda: types.CPointer(types.float32)())
 def sixteen_floats(builder):
-    """Room in this function's frame."""
+    """Return scratch in this function's frame."""
     return cgutils.alloca_once(builder, ir.FloatType(), 16)
 
 

@@ -1,4 +1,4 @@
-"""Masks: which of sixteen lanes reach a limit, as bits of an integer, and lists of those lanes."""
+"""Masks: a bit for each of sixteen lanes that reach a limit, and lists of these lanes."""
 
 from llvmlite import ir
 from numba import types
@@ -24,26 +24,26 @@ def _bits(builder, mask):
 
 @emits(lambda lanes, limit: lanes(lanes, lanes.dtype))
 def lanes_below(builder, lanes, limit):
-    """The lanes below `limit`; -inf in place of others."""
+    """Return the lanes below `limit`, -inf in place of others."""
     below = builder.fcmp_ordered("<", lanes, spread(builder, limit, lanes.type))
     return builder.select(below, lanes, constant(lanes.type, float("-inf")))
 
 
 @emits(lambda lanes, limit: types.int64(lanes, lanes.dtype))
 def lanes_not_below(builder, lanes, limit):
-    """A bit for each lane that is not below `limit`, also for NaN."""
+    """Return a bit for each lane that is not below `limit`, also for NaN."""
     return _bits(builder, builder.fcmp_unordered(">=", lanes, spread(builder, limit, lanes.type)))
 
 
 @emits(lambda lanes, limits: types.int64(lanes, lanes))
 def lanes_within(builder, lanes, limits):
-    """A bit for each lane that is at most its lane of `limits`; not for NaN."""
+    """Return a bit for each lane that is at most its lane of `limits`, not for NaN."""
     return _bits(builder, builder.fcmp_ordered("<=", lanes, limits))
 
 
 @emits(lambda mask, lanes: lanes(types.int64, lanes))
 def without(builder, mask, lanes):
-    """The lanes whose bit of `mask` is not set; zeros in place of others."""
+    """Return the lanes, with zeros where a bit of `mask` is set."""
     bits = builder.trunc(mask, ir.IntType(LANES))
     out = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
     return builder.select(out, ir.Constant(lanes.type, None), lanes)
@@ -51,7 +51,7 @@ def without(builder, mask, lanes):
 
 @emits(lambda mask, lanes: lanes(types.int64, lanes))
 def only(builder, mask, lanes):
-    """The lanes whose bit of `mask` is set; -inf in place of others."""
+    """Return the lanes, with -inf where a bit of `mask` is not set."""
     bits = builder.trunc(mask, ir.IntType(LANES))
     kept = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
     return builder.select(kept, lanes, constant(lanes.type, float("-inf")))
@@ -93,7 +93,7 @@ def _append_lanes(avx512):
     return append
 
 
-# (start, offset, mask, first): write first + lane for each bit set to start[offset:], where sixteen
-# elements may change; return the offset after them.
+# (start, offset, mask, first): for each bit set write first + lane to start[offset:], where sixteen
+# elements may change; return the offset after the last.
 append_lanes_generic = _append_lanes(avx512=False)
 append_lanes = _append_lanes(AVX512)

@@ -1,7 +1,6 @@
-"""Fifteen-bit codes of a query, |r| <= 16256, as the two planes of bytes of `byte_lanes.FORM`.
+"""A query's codes r of fifteen bits, |r| <= 16256, as the two planes of `byte_lanes.FORM`.
 
-As signed bytes, r = 128 high + low. Such codes cost no memory traffic, and make a query's own
-rounding negligible.
+In signed bytes r = 128 high + low. With so many bits a query's rounding is negligible.
 """
 
 import numpy as np
@@ -23,13 +22,13 @@ from logitsieve.kernels.simd.lanes import (
 )
 
 LARGEST_CODE = 16256.0  # 128 * 127
-NO_LARGER = 1.0 - 2.0**-20  # of 1 / scale: no code is above the largest (proofs/sketch.py)
-SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes between which a scale is a normal number
+NO_LARGER = 1.0 - 2.0**-20  # over the scale: no code is above the largest (proofs/sketch.py)
+SMALLEST, LARGEST = 1e-30, 1e30  # magnitudes that have a scale
 
 
 @inline
 def plane_scale(a, count):
-    """The scale of a[:count], float32, whole lanes; 0 if they are too small or too large."""
+    """Return the scale of a[:count], float32 in whole lanes; 0 if too small or too large."""
     most = zeros32()
     for d in range(0, count, LANES):
         most = larger(most, magnitude(load(a, d)))
@@ -39,9 +38,9 @@ def plane_scale(a, count):
 
 @inline
 def encode_planes(a, scale, first, last, high, low):
-    """Write codes r of a[first:last], whole lanes: g = scale * r approximates a.
+    """Write codes r of a[first:last], in whole lanes: g = scale * r approximates a.
 
-    Returns (sum of r, ||g||^2, ||a - g||^2). With a scale of 0, g is 0.
+    Returns (sum of r, ||g||^2, ||a - g||^2).
     """
     factor = np.float32(NO_LARGER) / scale if scale > 0 else np.float32(0)
     total, squares, errors, step = zeros64(), zeros64(), zeros64(), float(scale)

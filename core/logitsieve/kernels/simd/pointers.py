@@ -1,7 +1,7 @@
 """Raw pointers for kernels, typed by their elements.
 
 An array argument costs two atomic reference counts, so only entry kernels take arrays. They end
-with `keep_alive` of these.
+with `keep_alive`, as Numba frees an array after its last use.
 """
 
 from llvmlite import ir
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 from logitsieve.kernels.compile import emits, inline
 
-CACHE_LINE = 64  # bytes; the sources of kernels alone name the folder of their machine code
+CACHE_LINE = 64  # bytes; defined here, as only sources of kernels key the cache of machine code
 
 
 @intrinsic
@@ -23,11 +23,11 @@ def pointer(typing_context, array):
 
 @emits(lambda array: types.void(array))
 def keep_alive(builder, array):
-    """Use an array, or a tuple of them: Numba frees an array after its last use."""
+    """Use an array or a tuple of arrays."""
 
 
 def pointer_to(dtype):
-    """to(start): a pointer to `dtype`, of an address or of another pointer."""
+    """Return to(start), which makes an address or another pointer a pointer to `dtype`."""
 
     @intrinsic
     def to(typing_context, start):
@@ -68,7 +68,7 @@ def _address_of(builder, start):
 
 @inline
 def aligned(start):
-    """Return the first place from `start` on at which a cache line begins."""
+    """Return the first cache line from `start` on."""
     return shift(start, (-_address_of(start) & CACHE_LINE - 1) // 8)
 
 

@@ -1,7 +1,7 @@
-"""Positive float32 numbers of a range of magnitudes in sixteen bits.
+"""Positive float32 numbers in sixteen bits.
 
-Code c stands for the float32 with the bits start + (c << step). With a step of 10 the largest is
-2^8 times the least, with 11 it is 2^16 times. Codes rise with the numbers.
+Code c stands for the float32 with the bits start + (c << step), so codes rise with the numbers.
+With a step of 10 the largest is 2^8 times the least, with 11 it is 2^16 times.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ INFINITE = int(np.float32(np.inf).view(np.int32))
 
 @emits(lambda start, *_: LANES32(start, types.intp, types.int32, types.int32))
 def load_shorts(builder, start, offset, first, step):
-    """Sixteen float32 of the codes start[offset : offset + 16], uint16."""
+    """Decode the uint16 codes start[offset : offset + 16]."""
     address = vector_at(builder, start, offset, ir.VectorType(INT16, LANES))
     codes = builder.zext(builder.load(address, align=1), INTEGERS)
     bits = builder.shl(codes, spread(builder, step, INTEGERS))
@@ -29,7 +29,7 @@ def load_shorts(builder, start, offset, first, step):
 
 
 def start_of(values: Float32, step: int, least: float) -> int:
-    """Return the bits of code 0, at least a normal `least`; the last code reaches all values."""
+    """Return the bits of code 0, at least those of `least`; the last code reaches all values."""
     wide = 1 << step
     most = int(np.max(values, initial=np.float32(least)).view(np.int32))
     highest = min(-(-most // wide) * wide, (INFINITE - 1) // wide * wide)
@@ -38,7 +38,7 @@ def start_of(values: Float32, step: int, least: float) -> int:
 
 
 def step_of(columns: Iterator[Float32], least: float) -> int:
-    """Return the finer step if its codes hold all values above `least` of each column."""
+    """Return the finer step if its codes reach all values above `least` of every column."""
     fine, wide = STEPS
     for values in columns:
         above = values[values > np.float32(least)]
@@ -48,7 +48,7 @@ def step_of(columns: Iterator[Float32], least: float) -> int:
 
 
 def shorts_of(values: Float32, start: int, step: int, *, up: bool) -> np.ndarray:
-    """Return uint16 codes of positive numbers: the nearest or, with `up`, the least not below."""
+    """Return the nearest codes or, with `up`, the least codes of numbers not below `values`."""
     bits = np.ascontiguousarray(values).view(np.int32).astype(np.int64) - start
     codes = (bits + ((1 << step) - 1 if up else 1 << (step - 1))) >> step
     return np.clip(codes, 0, LAST).astype(np.uint16)

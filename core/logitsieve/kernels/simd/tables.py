@@ -1,11 +1,11 @@
 """Sums of a query's codes over rows of bits, by tables of sixteen bytes looked up in registers.
 
-A table has the sum of each subset of four codes of a query: four bits of a row are one look-up
-(André, Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact: bytes
-are added as words, and no sum of four is above 255.
+A table has the sum of every subset of four codes, so four bits of a row are one look-up (André,
+Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact: bytes are added
+as words, and no sum of four codes is above 255.
 
-Sixteen rows lie in chunks of 64 bytes: byte 16 l + r of row r has the bits of coordinates 8 l .. 8
-l + 7 of 32. A chunk's tables are four for the low halves of bytes, then four for the high.
+Byte 16 l + r of a chunk has the bits of coordinates 8 l .. 8 l + 7 of row r, for sixteen rows and
+32 coordinates. Its tables are four for the low halves of bytes, then four for the high.
 """
 
 from collections.abc import Callable
@@ -37,20 +37,18 @@ from logitsieve.kernels.simd.lanes import (
 
 CHUNK_COORDINATES, CHUNK_BYTES, TABLE_BYTES = 32, 64, 128
 LARGEST_SUM = 255  # of the magnitudes of four codes of a query
-CHUNKS_AT_ONCE = 32  # their sums of a row fit a word
+CHUNKS_AT_ONCE = 32  # a row's sum of so many fits a word
 
 _WORDS = ir.VectorType(INT16, 2 * LANES)
 
 
 class LookUp(NamedTuple):
-    """An instruction, and the bytes that it looks up at once."""
-
     name: str
-    width: int
+    width: int  # bytes at once
 
 
-# Looks up four tables of sixteen bytes at once, so a row's four bytes may lie side by side: they
-# are added by one instruction (`_add_dwords`), the others' 64 bytes by six.
+# With this one a row's four bytes lie side by side, so that one instruction adds them
+# (`_add_dwords`); the others need six for 64 bytes.
 IN_DWORDS = LookUp("llvm.x86.avx512.permvar.qi.512", 64)
 
 
@@ -74,7 +72,7 @@ SHORT_LOOK_UP = look_up_of(
 
 
 def look_up(builder: Any, table: Any, codes: Any, name: str = SHORT_LOOK_UP[0]) -> Any:
-    """LLVM: the bytes of tables of sixteen, one for each sixteen lanes, at codes of four bits."""
+    """Look up codes of four bits; every sixteen lanes have a table of sixteen bytes."""
     if name:
         return intrinsic_call(builder, name, table.type, [table, codes])
     found = ir.Constant(BYTES, None)
@@ -129,7 +127,7 @@ def bit_sums_by(way: LookUp) -> BitSums:
 
 
 def _add_dwords(builder, sums, found):
-    """Add the four bytes of each row to one of its four sums, which do not wait for each other."""
+    """Add the four bytes of each row to one of its four sums, which are independent."""
     parts = []
     for each, part in zip(found, _halves(builder, sums, 4), strict=True):
         arguments = [part, builder.bitcast(each, INTEGERS), constant(INTEGERS, 0x01010101)]
@@ -144,7 +142,7 @@ def _total_of_dwords(builder, sums):
 
 
 def _add_words(builder, sums, found):
-    """Sums have 32 words, and 32 of their upper bytes."""
+    """Sum 32 words of two bytes each, and their upper bytes by themselves."""
     totals, upper = _halves(builder, sums)
     for each in found:
         words = builder.bitcast(each, _WORDS)
@@ -161,7 +159,7 @@ def _halves(builder, lanes, parts=2):
 
 def _total_of_words(builder, sums):
     totals, upper = _halves(builder, sums)
-    # Modulo 2^16, above which no sum is.
+    # Exact modulo 2^16; no sum is larger.
     even = builder.sub(totals, builder.shl(upper, constant(_WORDS, 8)))
     parts = []
     for words in (even, upper):

@@ -1,9 +1,9 @@
-"""Sums of codes for all queries of a batch at once, of a tile of groups, by AMX.
+"""Sums of codes for all queries of a batch and a tile of groups at once, by AMX.
 
-They are the integers that bounds.py and levels.py find for one query after the other, so they
-change no bound. Level 0 is summed of every group; another level of all groups of a tile, if enough
-queries asked for its sums in the tile before. Level 0 has two lines for each query, for the high
-and the low bytes of its codes; a level has one.
+They equal the integers that bounds.py and levels.py find for one query, so no bound changes. Level
+0 is summed for every group; another level for all groups of a tile, if enough queries asked for it
+in the tile before. A query has two lines of an AMX tile for level 0 (high and low bytes of codes),
+one for another level.
 """
 
 from collections import namedtuple
@@ -56,20 +56,20 @@ from logitsieve.kernels.sketch.levels import (
 )
 from logitsieve.kernels.sketch.sketch import COARSE_WIDTH, MAY_USE_TILES, TAIL_WIDTH
 
-TILE = 32  # groups with codes in the cache for all queries
+TILE = 32  # groups that all queries bound while their codes are in the cache
 LEAST = 2  # queries
-# Queries of a tile that have to ask for a level, about: for the first also half as many as tiles.
+# A level is summed if about this many queries asked for it; the first needs 1.5 more a set.
 LEAST_ASKING = 2
-QUERIES = 16  # of a tile
-PAIRS = QUERIES // 2  # queries of a tile of level 0
+QUERIES = 16  # of an AMX tile
+PAIRS = QUERIES // 2  # queries of an AMX tile of level 0
 DOUBLES = TILE_BYTES // 8
-AT_ONCE = 4  # groups
-MEASURED = 16  # one of so many tiles is bounded by one level after the other
-# What is summed for a level: what it adds to the level before, or all of its bits.
+AT_ONCE = 4  # groups: enough to hide the latency of a product
+MEASURED = 16  # every 16th tile sums all levels that were asked for, to see what queries ask for
+# The bits that are summed: those that a level adds to the one before, or all up to a level.
 FIRST, MIDDLE, LAST, TO_MIDDLE, TO_LAST = range(5)
-BEGINS = 3  # tiles that sums of one, two and four bits begin with
+BEGINS = 3  # initial sums, for one, two and four bits
 
-# Tiles: sums of as many groups as cover the time that a product takes, codes of queries, rows.
+# AMX tiles: sums of four groups, codes of queries, rows.
 SUMS = tuple(range(AT_ONCE))
 CODES, ROWS, OTHER_ROWS = range(AT_ONCE, AT_ONCE + 3)
 _load_codes, _load_rows, _load_other_rows = (load_tile(each) for each in (CODES, ROWS, OTHER_ROWS))
@@ -79,9 +79,9 @@ _store0, _store1, _store2, _store3 = (store_tile(each) for each in SUMS)
 _multiply0, _multiply2 = (multiply_tiles(each, CODES, ROWS) for each in SUMS[::2])
 _multiply1, _multiply3 = (multiply_tiles(each, CODES, OTHER_ROWS) for each in SUMS[1::2])
 
-# `ready` and `asked` have a number for each level: whether a tile's sums are here, and how many
-# groups queries asked for; `ready` also counts tiles. The batch has `sets` of sixteen queries, and
-# of eight, `pairs`, for level 0, whose codes lie in `wide` tiles, those of the tail in `steps`.
+# For each level, `ready` tells whether its sums are here, `asked` counts groups that queries asked
+# for; the last of `ready` counts tiles. Queries are in `sets` of sixteen and, for level 0, `pairs`
+# of eight. Codes take `wide` AMX tiles for level 0, `steps` for others.
 Batch = namedtuple(
     "Batch",
     "used count sets pairs wide steps config begins codes coarse rows bases sums numbers ready "
@@ -91,7 +91,7 @@ Batch = namedtuple(
 
 @inline
 def batch_at(descriptor, start, count):
-    """Return the scratch of a batch; `used` is False where each query sums its own codes."""
+    """Return the scratch of a batch; `used` is False if each query sums its own codes."""
     wide = (descriptor[COARSE_WIDTH] + LINE - 1) // LINE
     steps = descriptor[TAIL_WIDTH] // LINE
     whole = descriptor[COARSE_WIDTH] <= LINE or descriptor[COARSE_WIDTH] % LINE == 0
@@ -128,7 +128,6 @@ def begin_batch(descriptor, batch, count):
 
 @inline
 def _configure(batch, place, queries, width):
-    """Write the sizes of tiles for products with `width` coordinates."""
     config = shift(batch.config, CONFIGURED * place)
     lines, sizes = shift(config, LINES_AT), as_uint16(shift(config, LINE_BYTES_AT))
     for i in range(CONFIGURED):
@@ -143,7 +142,6 @@ def _configure(batch, place, queries, width):
 
 @inline_once
 def add_query(descriptor, batch, q, coded):
-    """Take over the codes of a query, which `encode_query` has just written."""
     width, place = min(descriptor[COARSE_WIDTH], LINE), q % QUERIES
     coarse = shift(batch.coarse, q // PAIRS * batch.wide * TILE_BYTES)
     for i in range(batch.wide):
@@ -155,7 +153,7 @@ def add_query(descriptor, batch, q, coded):
     tail, total = shift(coded.rotated, descriptor[COARSE_WIDTH]), 0
     for i in range(batch.steps):
         line, own = shift(codes, TILE_BYTES * i + LINE * place), shift(tail, LINE * i)
-        for d in range(LINE):  # as `spread_bit` has coordinates
+        for d in range(LINE):  # in the order of `spread_bit`
             line[32 * (d // 32) + 4 * (d % 8) + d % 32 // 8] = np.int8(own[d])
             total += int(own[d])
     begin = (int(coded.factors[TAIL_TOTAL]) - total) // 2
@@ -168,11 +166,10 @@ def add_query(descriptor, batch, q, coded):
 
 @inline_once
 def fill_sums(sketch, batch, first, last, step):
-    """Sum level 0 of groups first .. last-1, and the levels for which enough queries asked.
+    """Sum level 0 of groups first .. last-1, and the levels that enough queries asked for.
 
-    If they asked for several, the last of these is summed alone, but in the few tiles that show how
-    many ask. What the next tile will read, `step` groups further on, is brought into the second
-    cache meanwhile.
+    Only the last such level is summed, except in MEASURED tiles. Meanwhile codes of the next tile,
+    `step` groups further on, are prefetched into the second cache.
     """
     configure_tiles(batch.config)
     fill_coarse(sketch, batch, first, last)
@@ -303,7 +300,6 @@ def _spread_group(sketch, kind, group, chunks, out, step):
 
 @inline
 def _store_numbers(sketch, batch, kind, slot, numbers):
-    """Decode two numbers of each row of a group, once for all queries."""
     for i in range(2):
         lanes = number_lanes(sketch, numbers, LANES * i, kind + i)
         store(batch.numbers, ((kind + i) * TILE + slot) * LANES, lanes)

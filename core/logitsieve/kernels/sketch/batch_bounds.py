@@ -1,4 +1,4 @@
-"""Bounds of a query of a batch, from the sums and numbers that batch.py has for all of them."""
+"""Bounds for one query of a batch, from the sums and numbers of batch.py."""
 
 import numpy as np
 
@@ -30,9 +30,9 @@ def _numbers_of(batch, kind, slot):
 
 @inline
 def pass_batch(own):
-    """Bound a tile by level 0 and by what is ready of the next two levels.
+    """Bound a tile by level 0, and by the next two levels if they are ready.
 
-    Returns how many of these that is, and of how many groups rows are left by each.
+    Returns how many levels were ready, and how many groups have rows left after each.
     """
     sketch, batch, query, tile, q = own.sketch, own.batch, own.query, own.tile, own.q
     first, threshold, summed = own.first, own.threshold, own.summed
@@ -63,7 +63,7 @@ def pass_batch(own):
             if done == 0 and count < AHEAD:
                 prefetch_group(one, group)
             count += 1
-        if slot % batch.count == q:  # what the next tile reads, by one query
+        if slot % batch.count == q:  # queries share the prefetches for the next tile
             prefetch_group(zero, group + own.beyond - first)
         store_base(tile, slot, base, ends[1], False)
         store(tile.sums, LANES * slot, sums)
@@ -74,7 +74,6 @@ def pass_batch(own):
 
 @inline
 def _bounds_by(batch, level, query, q, place, slot, sums, base):
-    """Return the sums of a group by a level, and its bounds."""
     sums = more_sums(batch, level, q, place, slot, sums)
     numbers = _numbers_of(batch, level.scale, slot)
     return sums, level_bounds(level, query, sums, base, numbers)
@@ -88,7 +87,7 @@ def coarse_sums(batch, q, slot):
 
 @inline
 def more_sums(batch, level, q, place, slot, sums):
-    """Return the sums of a level from those of the one before, like `add_planes`."""
+    """Return a level's sums from those of the level before, like `add_planes`."""
     one = (place * batch.sets + q // QUERIES) * TILE + slot
     added = load_floats(batch.sums, one * TILE_BYTES + LINE * (q % QUERIES))
     return sums * np.float32(1 << level.planes) + added

@@ -1,4 +1,4 @@
-"""Bounds of logits by the codes of sixteen rows: sketch.py and levels.py."""
+"""Bounds of the logits of groups of sixteen rows, from codes."""
 
 from logitsieve.kernels.compile import inline, inline_once
 from logitsieve.kernels.simd.byte_lanes import (
@@ -35,7 +35,7 @@ IN_PAIRS = FORM in (AVX_VNNI, NEON_DOT)  # sums of four groups fill all register
 
 @inline
 def sum_four(sketch, planes, group, end):
-    """Sums over the first coordinates of four groups before `end`, which share a query's loads."""
+    """Return the sums of coarse codes of four groups before `end`, which share a query's loads."""
     coarse, size, low = sketch.coarse, coarse_size(sketch), shift(planes, sketch.coarse_width)
     g0, g1, g2, g3 = four_from(group, end)
     r0, r1 = row_of(coarse, g0, size), row_of(coarse, g1, size)
@@ -56,10 +56,7 @@ def sum_four(sketch, planes, group, end):
 
 @inline
 def bound_four(sketch, planes, query, group, end, estimates, uppers):
-    """Store bounds of four groups before `end` by level 0, group g's at 16 g.
-
-    Places beyond V have undefined bounds.
-    """
+    """Store level 0's bounds of four groups before `end`; bounds of rows beyond V are undefined."""
     places, sums = four_from(group, end), sum_four(sketch, planes, group, end)
     for i in range(FOUR):
         base = base_of(sketch, query, places[i], sums[i])
@@ -70,7 +67,7 @@ def bound_four(sketch, planes, query, group, end, estimates, uppers):
 
 @inline
 def base_of(sketch, query, group, sums):
-    """Return estimates and upper bounds of a group without the tail."""
+    """Return a group's estimates and upper bounds without the tail."""
     scales = number_lanes(sketch, coarse_numbers(sketch, group), 0, HEAD_SCALE)
     return base_bounds(scales, biases_of(sketch, group), query, sums)
 
@@ -93,9 +90,9 @@ def base_bounds(scales, bias, query, sums):
 
 @inline
 def store_bases(sketch, coded, query, group, end, threshold, always, tile, slot):
-    """Return a bit for each row of four groups before `end` with a bound that reaches `threshold`.
+    """Return a bit for each row of four groups before `end` that level 0 leaves at `threshold`.
 
-    Bounds are by level 0. If one does, or `always`, stores them and `base_of` from a slot on.
+    If it leaves one, or `always`, stores `base_of` of the groups from `slot` on.
     """
     (g0, g1, g2, g3), sums = four_from(group, end), sum_four(sketch, coded.planes, group, end)
     b0, b1 = base_of(sketch, query, g0, sums[0]), base_of(sketch, query, g1, sums[1])

@@ -1,4 +1,4 @@
-"""Proven top k, candidates and bounds, by the sieve; `address` is the sketch's descriptor."""
+"""Top k, candidates and bounds by the sieve; `address` is the sketch's descriptor."""
 
 from math import exp, log
 
@@ -55,19 +55,18 @@ from logitsieve.kernels.topk.queries import (
 )
 from logitsieve.kernels.topk.scan import scan_all
 
-OFF_SHARE = 0.1  # of the mean variance of estimates: the standard error of log Z, as measured
-CODED_OFF = 1e-3  # of computed logits that are not among the best, as measured
-ROUNDED = 1e-6  # of a sum
+OFF_SHARE = 0.1  # measured: the standard error of log Z over the mean variance of estimates
+CODED_OFF = 1e-3  # measured: the error of computed logits that are not among the best
+ROUNDED = 1e-6  # rounding of a sum
 
 
 @inline_once
 def _sieve_block(
     descriptor, scratch, block, hidden, ids, first, count, groups, scale, noise, scanned
 ):  # fmt: skip
-    """Answer `count` rows of hidden from `first` on; return their queries and a refused row, or -1.
+    """Answer `count` rows of hidden from `first` on; return (queries, -1 or a refused row).
 
-    scanned[q] counts the logits computed for each. Unless `scale` is 0, e^{scale x} of all logits x
-    are summed or estimated.
+    scanned[q] counts logits computed. Unless `scale` is 0, the sum of all e^{scale x} is estimated.
     """
     limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
     sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
@@ -90,7 +89,7 @@ def _sieve_block(
 
 @inline
 def _sizes(descriptor, rows, limit):
-    """Return queries at once, float64 values of scratch of all, and the groups that come first."""
+    """Return the queries at once, their scratch in float64 values, and `first_groups`."""
     groups, each = first_groups(descriptor, limit), query_size(descriptor[DIM], limit)
     more = size_of(sieved_at(descriptor, nowhere(), groups, limit, FORGET))
     block = at_once(rows, each + more)
@@ -127,12 +126,11 @@ def sketch_sums(
     address, hidden, scale, summed, seeds, step, draws, first_id, needed, share, ids, logits, sums,
     scanned, floors, start, stop,
 ):  # fmt: skip
-    """Like `certified_topk` with float64 logits, and if `summed` the sums [B, 3] at a scale.
+    """Like `certified_topk` with float64 logits and, if `summed`, sums [B, 3] at a scale.
 
-    These are MOST, TOTAL and VARIANCE of `queries`: docs/sketch.md. Rows below floors [B] may be
-    missing: those that `draws` need by less noise than `needed`, and by min-p, with a log of
-    `share`, do not (sampling/floors.py). Returns -1 or the first refused row. K has to be so small
-    that groups come first.
+    `sums` are MOST, TOTAL and VARIANCE of queries.py. Rows below floors [B] may be missing;
+    sampling/floors.py explains `needed` and `share`. `first_groups` of K must not be 0. Returns -1
+    or the first refused row.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     block, size, groups = _sizes(descriptor, stop - start, limit)
@@ -158,9 +156,9 @@ def sketch_sums(
 
 @kernel("(float64[:,:,::1], float64[:,::1], float64, float64[:,::1], float64[::1])")
 def estimate_log_z(sums, logits, scale, log_z, errors):
-    """Fill estimates of log Z [B, 4] and their standard errors [B].
+    """Fill log_z [B, 4] with estimates, and their standard errors [B].
 
-    From what `sketch_sums` found by each share, sums [S, B, 3], and the best logits [B, K] of all.
+    sums [S, B, 3] are of `sketch_sums` for each share, logits [B, K] are the best of all.
     """
     shares, limit = sums.shape[0], logits.shape[1]
     for row in range(errors.size):
@@ -182,10 +180,10 @@ def estimate_log_z(sums, logits, scale, log_z, errors):
 
 @kernel("(int64, float32[:,::1], int64)")
 def certified_candidates(address, hidden, least):
-    """Return all rows that `certified_topk` computes for `least` answers, and exact logits, as CSR.
+    """Return the rows that `certified_topk` computes for `least` answers, and exact logits.
 
-    That is (-1 or the first row refused, offsets [B+1], ids, logits, upper [B]): no other logit of
-    a row exceeds its upper, the worst of the `least` answers.
+    They are (-1 or the first refused row, offsets [B+1], ids, logits, upper [B]). No other logit
+    exceeds `upper`, the worst of the `least` answers.
     """
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape

@@ -1,7 +1,6 @@
-"""Codes of rows for a sketch: docs/sketch.md.
+"""Codes of rows for a sketch (docs/sketch.md): F coordinates in eight bits, T others in four.
 
-Errors and norms are computed in float64 from the stored codes. F coordinates have eight bits, T
-others four.
+Errors and norms are computed in float64 from the stored codes.
 """
 
 import numpy as np
@@ -12,12 +11,12 @@ from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 from logitsieve.kernels.sketch.levels import APART, CODE_BITS, LEVEL_COUNT, LEVELS, TAIL_QUANTUM
 
 MOST = 127
-MIDDLE = 1 << CODE_BITS - 1  # the code of a tail whose interval begins at 0
+MIDDLE = 1 << CODE_BITS - 1  # a tail's code for the interval that begins at 0
 LEVEL_STEPS = tuple(level.step for level in LEVELS)
 SHARE = 1e-6  # least scale over a row's norm: far above float64 rounding
 LEAST_SCALE = 2e-30  # it and quotients by it are normal float32 numbers
-STEP = 0.29  # standard deviations: best for a normal distribution in sixteen levels
-ROUNDED = 1 + 1e-6  # factor of a float64 norm before rounding to float32
+STEP = 0.29  # standard deviations: best for a normal distribution and sixteen codes
+ROUNDED = 1 + 1e-6  # times a float64 norm before it is rounded to float32
 LEAST_LENGTH = 1e-300
 SHORTENED = 1e-7  # relative rounding of errors and coordinates to float32
 
@@ -32,7 +31,7 @@ def _product(left, right, width):
 
 @inline
 def _take_tail(rows, row, first, x, places, width):
-    """Copy a tail to x[:width], its codes less MIDDLE to `places`; return its squared length."""
+    """Write a tail to x[:width], its codes less MIDDLE to `places`; return its squared length."""
     tail = max(rows.shape[1] - first, 0)
     for j in range(tail):
         x[j] = rows[row, first + j]
@@ -55,7 +54,7 @@ def _level_of(places, tail, level, q):
 
 @kernel("(float32[:,::1], int64, float32[:,::1], int64, int64)")
 def scales_of_rows(rows, first, scales, start, stop):
-    """Fill scales [4, V] of rows start .. stop-1 of [V, P]: of the first F = `first`, of levels."""
+    """Fill scales [4, V] of rows start .. stop-1: of their `first` coordinates, of each level."""
     tail = max(rows.shape[1] - first, 0)
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM
     scratch = np.zeros(3 * width, np.float32)
@@ -84,11 +83,9 @@ def scales_of_rows(rows, first, scales, start, stop):
     " uint8[:,::1], float32[:,::1], float64[::1], int64, int64)"
 )
 def encode_rows(rows, first, scales, coarse, bits, middle, fine, norms, limits, start, stop):
-    """Write the codes of rows start .. stop-1 by scales [4, V], and norms [4, V].
+    """Write the codes of rows start .. stop-1, and norms [4, V] of tails and of levels' errors.
 
-    These are of their tails, and of the errors of each level.
-
-    limits[:4] are raised to kappa and Q and the longest codes of two and four bits.
+    limits[:4] are raised to kappa, Q, and the norms of the longest codes of two and four bits.
     """
     tail = max(rows.shape[1] - first, 0)
     width = (tail + TAIL_QUANTUM - 1) // TAIL_QUANTUM * TAIL_QUANTUM

@@ -1,4 +1,4 @@
-"""Codes and factors of a query for a sketch: sketch.py and levels.py have the bounds."""
+"""Codes and factors of a query for a sketch."""
 
 from collections import namedtuple
 from math import log, pi, sqrt
@@ -40,28 +40,27 @@ from logitsieve.kernels.topk.descriptor import (
     number_at,
 )
 
-# Float64 factors.
 (
     SCALE, SUM, ERROR, LENGTH, REST, MARGIN, TAIL_SCALE, TAIL_TOTAL, FIRST_ERROR, MIDDLE_ERROR,
     LAST_ERROR,
 ) = range(11)  # fmt: skip
 FACTORS = 11
-NORMAL = 1e-37  # added to factors, so that rounding to float32 loses at most 2^-24 of them
+NORMAL = 1e-37  # added to factors: rounding to float32 then loses at most 2^-24 of them
 
 # Proven to be enough by proofs/sketch.py.
-ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings on top of D / 16; their growth
-ROTATION_UNDERFLOW = 2.0**-140  # for each of D products
-NORM_SPARE = 1.000001  # of a norm in float64
-BOUND_MARGIN = 2.0**-19  # of the largest magnitude summed in a bound
+ROTATION_STEPS, ROTATION_SPARE = 6, 1.01  # roundings on top of D / 16, and their growth
+ROTATION_UNDERFLOW = 2.0**-140  # for each product
+NORM_SPARE = 1.000001  # covers rounding of a norm
+BOUND_MARGIN = 2.0**-19  # rounding of a bound, relative to the largest magnitude summed in it
 LEFT_SPARE = 1.01
 LEAST_MARGIN = 1e-30  # for underflow
 
-LARGEST_FOUR = LARGEST_SUM - 2.0  # of the magnitudes of four codes before rounding
-LARGEST_CODE = 127.0  # a signed byte, for products of several queries: batch.py
+LARGEST_FOUR = LARGEST_SUM - 2.0  # magnitudes of four codes, before rounding
+LARGEST_CODE = 127.0  # a signed byte, for batch.py
 
-# A query's int8 codes, tables, float64 factors, and float32 scratch, at least 32, to rotate it.
+# A query's int8 codes, tables, float64 factors, and coordinates: 32 or more float32 values.
 Coded = namedtuple("Coded", "planes tables factors rotated end")
-# Integers to subtract from sums, then float32 in every lane.
+# `sum` and `total` are subtracted from sums; the others are float32 in every lane.
 Factors = namedtuple(
     "Factors", "sum total scale error length tail_scale rest first_error middle_error last_error"
 )
@@ -90,9 +89,9 @@ def factors_of(factors):
 
 @inline
 def encode_query(descriptor, norm, coded, rows=0):
-    """Write the codes and factors of a row of hidden with that norm, which `turn_rows` has turned.
+    """Write the codes and factors of a query of this norm, with coordinates from `turn_rows`.
 
-    The bounds of `rows` rows may fail with the descriptor's chance; none if 0.
+    One of the bounds of `rows` rows fails with at most the descriptor's chance; none if 0.
     """
     planes, factors, turned = coded.planes, coded.factors, coded.rotated
     dim, coarse = descriptor[DIM], descriptor[sketch.COARSE_WIDTH]
@@ -116,11 +115,11 @@ def encode_query(descriptor, norm, coded, rows=0):
     factors[REST] = least * far + far / APART + NORMAL
     factors[FIRST_ERROR] = np.sqrt(descriptor[sketch.TAIL]) * away + NORMAL
     factors[MIDDLE_ERROR], factors[LAST_ERROR] = middle_q * away + NORMAL, last_q * away + NORMAL
-    # The largest magnitudes summed for a row: float32 rounds each to 2^-24 of itself.
+    # The largest magnitudes summed for a row; float32 rounds each to 2^-24 of itself.
     terms += number_at(descriptor, sketch.MOST_TAIL) * (np.sqrt(squared) + 2.0 * away)
     terms += 2.0 * number_at(descriptor, sketch.MOST_REST) * (far + far / APART)
     terms += number_at(descriptor, LARGEST_BIAS)
-    # What U leaves of a row, and the rounding of dot64.
+    # The residual of a row, and the rounding of dot64.
     exact = LEFT_SPARE * number_at(descriptor, sketch.LEFT) * length
     exact += (dim + sketch.EXACT_STEPS) * sketch.UNIT64 * norm * number_at(descriptor, LARGEST_NORM)
     factors[MARGIN] = BOUND_MARGIN * terms + exact + LEAST_MARGIN
@@ -135,10 +134,7 @@ def _rounding(dim):
 
 @inline_once
 def turn_rows(descriptor, hidden, count, start, stride):
-    """Write rows of hidden in the sketch's coordinates to the scratch of queries, from `start` on.
-
-    Four share the loads of the directions.
-    """
+    """Write the coordinates of rows of hidden to the scratch of queries, from `start` on."""
     directions, dim = float16_pointer(descriptor[sketch.DIRECTIONS]), descriptor[DIM]
     dots, step = sixteen_floats(), (dim + 3) // 4
     for q in range(0, count, 4):
@@ -184,10 +180,9 @@ def _squares(values, first, last):
 
 @inline
 def reach_of(chance, rows, dim):
-    """Return a reach that any of `rows` exceeds at any level with at most the probability `chance`.
+    """Return a reach that `rows` rows exceed at some level with at most the probability `chance`.
 
-    A coordinate of a uniform direction in n = dim - 1 dimensions exceeds f with at most (1 -
-    f^2)^((n - 1) / 2) / (f sqrt(2 pi (n - 1))).
+    docs/sketch.md, "Its tail".
     """
     if chance <= 0.0 or dim < 4:
         return 1.0
@@ -204,9 +199,9 @@ def reach_of(chance, rows, dim):
 
 @inline
 def encode_tail(turned, width, tables):
-    """Replace turned[:width] by its codes g, and write their tables.
+    """Replace y = turned[:width] by its codes g, and write their tables.
 
-    Returns the scale, the sum of magnitudes of codes, ||scale g||^2 and ||y - scale g||^2.
+    Returns the scale, the sum of |g|, ||scale g||^2 and ||y - scale g||^2.
     """
     fours, most = np.float32(0), zeros32()
     for d in range(0, width, 4):

@@ -1,13 +1,6 @@
-"""Bounds from codes of one, two and four bits that refine each other: the levels of a sketch.
+"""Bounds of the levels of a sketch, from one, two and four bits of codes (docs/sketch.md).
 
-docs/sketch.md derives them. The first F of a row's D coordinates have eight-bit codes; the tail x
-of T others is rotated at random and coded in four bits. A level reads the first 1, 2 or 4 of them:
-odd integers q, with a scale s and a norm n. For the tail y of a query
-
-    x.y = s q.y + e.y,      e = x - s q,      |e.y| <= reach n ||y||.
-
-`reach` is 1 for certain bounds, less if bounds may fail with a small probability (encode_query.py).
-A query's tail has integer codes g, and sums are exact in float32:
+A query's tail has integer codes g. The products of a row's codes q with g are exact in float32:
 
     q.g = 2 B - S,    4 B + 2 C - 3 S,    16 B + 8 C + 4 K + 2 L - 15 S
 
@@ -33,47 +26,43 @@ from logitsieve.kernels.simd.tables import (
     zero_bits,
 )
 
-TAIL_QUANTUM = 64  # coordinates: a tail is padded to a multiple
-# Stored norms are at least APART times the share of an error without a uniform direction, and a
-# query's reach is larger by 1 / APART.
-APART = 512.0
+TAIL_QUANTUM = 64  # a tail is padded to a multiple of this many coordinates
+APART = 512.0  # docs/sketch.md
 # A row's numbers, two in each array: the scale of its first coordinates and the length of its tail,
-# then scale and norm of each level.
+# then the scale and the norm of each level.
 NUMBERS = (
     HEAD_SCALE, TAIL_LENGTH, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE,
     LAST_NORM,
 ) = range(8)  # fmt: skip
 NUMBER_COUNT = len(NUMBERS)
-STEP = 8  # index in `starts` of the step of their codes: simd/shorts.py
+STEP = 8  # index in `starts` of the step of their codes (simd/shorts.py)
 LEVEL_EXTRA = 4  # bytes of a row's two numbers
-FOUR, AHEAD = 4, 4  # groups per step, and to prefetch ahead
+FOUR, AHEAD = 4, 4  # groups bounded together, and prefetched ahead
 
 
 class Level(NamedTuple):
     """A refinement of a tail: the first `bits` of each coordinate's code, as an odd integer."""
 
     name: str
-    array: str  # of the part, with the bits that no level before it has
+    array: str  # the part's array of the bits that this level adds
     bits: int
-    planes: int  # the number of these bits
-    scale: int  # the place of its scale in NUMBERS; that of its norm is the next
+    planes: int  # the number of bits that it adds
+    scale: int  # index in NUMBERS of its scale, which its norm follows
 
     @property
     def most(self) -> int:
-        """Return the largest odd integer."""
         return (1 << self.bits) - 1
 
     @property
     def step(self) -> int:
-        """Return the number of neighbouring codes that it does not tell apart."""
+        """The number of neighbouring codes that it does not tell apart."""
         return 1 << (CODE_BITS - self.bits)
 
     def group_bytes(self, padded: int) -> int:
-        """Return the bytes of sixteen rows whose tails have `padded` coordinates."""
         return LANES * (self.planes * (padded // 8) + LEVEL_EXTRA)
 
 
-CODE_BITS = 4  # of a coordinate of a tail
+CODE_BITS = 4
 LEVELS = (
     Level("first level", "first", bits=1, planes=1, scale=FIRST_SCALE),
     Level("second level", "middle", bits=2, planes=1, scale=MIDDLE_SCALE),
@@ -81,12 +70,11 @@ LEVELS = (
 )
 LEVEL_COUNT = len(LEVELS)
 NUMBERS_IN = "coarse", *(level.array for level in LEVELS)
-# Constants of the kernels.
 FIRST_PLANES, MIDDLE_PLANES, LAST_PLANES = (np.int64(level.planes) for level in LEVELS)
 FIRST_MOST, MIDDLE_MOST, LAST_MOST = (np.float32(level.most) for level in LEVELS)
 
-# A level of a query and a sketch, which has `size` bytes for each group: `planes` times a bit of
-# each coordinate, then the numbers `scale` and the next. `error` is the query's E_b.
+# A level of a query and a sketch. A group has `size` bytes: `planes` times a bit of each
+# coordinate, then two numbers of each row. `error` is the query's E_b.
 Read = namedtuple("Read", "codes size planes scale most error")
 
 
@@ -102,7 +90,6 @@ def levels_of(sketch, query):
 
 @inline
 def sizes_of(sketch):
-    """Return the bytes of each level of a group."""
     one, two = _size(sketch, FIRST_PLANES), _size(sketch, MIDDLE_PLANES)
     return one, two, _size(sketch, LAST_PLANES)
 
@@ -119,7 +106,7 @@ def coarse_size(sketch):
 
 @inline
 def add_planes(sketch, level, tables, sums, group, ahead):
-    """Return the sums of a level from those of the one before; prefetches as much from `ahead`."""
+    """Return a level's sums from those of the level before; prefetch the group at `ahead`."""
     chunks = sketch.tail_width // CHUNK_COORDINATES
     rows = codes_of(level, group)
     for plane in range(level.planes):
@@ -142,7 +129,7 @@ def codes_of(level, group):
 
 @inline
 def coarse_level(sketch, size):
-    """Level 0, to prefetch `size` bytes of its groups."""
+    """Return level 0 for `prefetch_group`, with `size` bytes of a group."""
     return Read(sketch.coarse, size, np.int64(0), HEAD_SCALE, np.float32(0), splat32(0.0))
 
 
@@ -159,7 +146,7 @@ def coarse_numbers(sketch, group):
 
 @inline
 def group_numbers(codes, size, group):
-    """Return the two numbers of each row of a group, which end its `size` bytes."""
+    """Return the numbers of a group's rows, at the end of its `size` bytes."""
     return as_uint16(shift(codes, (group + 1) * size - LANES * LEVEL_EXTRA))
 
 
@@ -175,7 +162,7 @@ def length_bounds(lengths, length, base):
 
 @inline
 def uppers_by_lengths(sketch, query, base, group):
-    """Bound a group by level 0: no product of tails exceeds that of their lengths."""
+    """Bound a group by level 0: x.y <= ||x|| ||y|| for tails."""
     lengths = number_lanes(sketch, coarse_numbers(sketch, group), LANES, TAIL_LENGTH)
     return length_bounds(lengths, query.length, base)
 
@@ -188,7 +175,6 @@ def bounds_by(scales, rests, sums, error, rest, base):
 
 @inline
 def level_numbers(sketch, level, group):
-    """Return the scales and the norms of a group's rows by a level."""
     numbers = group_numbers(level.codes, level.size, group)
     scales = number_lanes(sketch, numbers, 0, level.scale)
     return scales, number_lanes(sketch, numbers, LANES, level.scale + 1)

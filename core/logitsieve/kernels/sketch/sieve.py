@@ -1,7 +1,7 @@
 """The sieve: bound every row by the sketch, compute only rows that may be among the best.
 
-For each query, compute the best estimates among the rows that are often among the best: their k-th
-best exact logit is the threshold. Then compute all with bounds that reach it.
+For each query, the rows with the best estimates in the first groups are computed; the k-th best
+exact logit is the threshold. Then rows with a bound that reaches it are computed.
 """
 
 from collections import namedtuple
@@ -71,29 +71,28 @@ from logitsieve.kernels.topk.descriptor import ROWS, SHARE, SHARES, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TOTAL, VARIANCE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
-# log of e^logit given an estimate, in variances of its error: by level 0, and by others (measured).
+# Variances added to an estimate for a sum of e^logit: by level 0, and by other levels (docs).
 HALF, SHRINK = 0.5, -0.1875
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
-FIRST = 32  # least number of groups that give the threshold
-FIRST_ROWS = 8  # least number of their rows for each answer
-AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that pass before some are computed
+FIRST = 32  # groups that give the threshold, or more
+FIRST_ROWS = 8  # rows of these groups for each answer, or more
+AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that wait to be computed
 
-# One query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, and
+# A query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, then
 # from BEGIN to END of rows to compute.
 Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
-# A tile's scratch: groups that are left; for each group of the tile a bit for each row that is
-# left and whether a level was read; `base_of`; sums of codes, estimates and bounds by the last
-# level read.
+# A tile's scratch: the groups `left`; for each group a mask of rows that are left and whether a
+# level was `read`; `base_of`; sums of codes, estimates and bounds by the last level read.
 Tile = namedtuple("Tile", "left masks read bases sums ends end")
-# A query's pass over the groups first .. last-1 of a tile: its next tile begins at `beyond`, and
-# the threshold came from the first `groups`; `summed`: log Z is estimated; `allowed` by its mask.
+# A query's pass over groups first .. last-1. Its next tile begins at `beyond`; the first `groups`
+# gave the threshold; log Z is estimated if `summed`.
 Pass = namedtuple(
     "Pass", "sketch sieved tile query batch q first last beyond groups threshold summed allowed"
 )
 BEGIN, END, DONE, READ = range(4)
-COUNTS = READ + LEVEL_COUNT  # and groups read of each level
+COUNTS = READ + LEVEL_COUNT  # from READ on: groups read of each level
 
-# Whether `ids` collects all computed rows; of one type, like scan.LISTED.
+# Whether `ids` keeps all computed rows; numpy scalars, like scan.LISTED.
 KEEP, FORGET = np.bool_(True), np.bool_(False)
 
 
@@ -137,7 +136,6 @@ def sieved_of(descriptor, start, q, groups, limit, keep):
 
 @inline
 def sieving_size(descriptor, count, groups, limit, keep):
-    """Return the float64 values of scratch for some queries."""
     return size_of(_batch_of(descriptor, nowhere(), groups, count, limit, keep)) + CACHE_LINE // 8
 
 
@@ -151,10 +149,10 @@ def _batch_of(descriptor, start, groups, count, limit, keep):
 def sieve(descriptor, queries, start, groups, count, keep, noise):
     """Offer to each query every row that may be among its best; `start` is scratch of all.
 
-    A share has every few tiles, so that all have rows that are often among the best. Each computes
-    the best of the first groups, for its threshold; the first one alone sums them and has the rest.
+    Shares take turns by tiles, so that each has rows that are often among the best. Every share
+    computes the best of the first groups for a threshold; only share 0 goes on with these groups.
 
-    Where the global AMX is False Numba does not compile what is below an `if` of it alone.
+    `if AMX` stands alone because Numba then drops its block if AMX is False.
     """
     sketch, first, last, limit = sketch_at(descriptor), np.int64(0), groups, queries.limit
     ahead, step = descriptor[SHARE] * TILE, descriptor[SHARES] * TILE
@@ -214,7 +212,7 @@ def _sieve_tile(
     descriptor, sieved, tile, queries, q, first, last, beyond, groups, settles, keep, noise, batch,
     filled,
 ):  # fmt: skip
-    """Bound a tile's rows by one level after the other, each read where the one before left any."""
+    """Bound a tile's rows by one level after another, each for groups with rows left."""
     sketch, query = sketch_at(descriptor), factors_of(sieved.coded.factors)
     threshold, state = _threshold(sieved, queries, q), shift(queries.states, STATE * q)
     (one, two, level), summed = levels_of(sketch, query), state[SUMMED] != 0.0
@@ -273,7 +271,7 @@ def _count(sieved, batch, place, count):
 
 @inline
 def _pass_lengths(own, after):
-    """Bound a tile by level 0; return how many of its groups have rows that are left."""
+    """Bound a tile by level 0; return how many groups have rows left."""
     sieved, tile, first, last, threshold = own.sieved, own.tile, own.first, own.last, own.threshold
     count = np.int64(0)
     for four in range(first, last, FOUR):
@@ -286,7 +284,7 @@ def _pass_lengths(own, after):
         for group in range(four, min(four + FOUR, last) if reached or own.summed else four):
             mask, slot = reached >> LANES * (group - four), group - first
             mask &= group_bits(own.allowed, group)
-            if group < own.groups:  # -inf of computed rows
+            if group < own.groups:  # bounds of computed rows are -inf
                 mask &= lanes_not_below(load(sieved.uppers, group * LANES), threshold)
             tile.masks[slot], tile.read[slot], tile.left[count] = mask, mask, group
             if mask != 0:
@@ -300,14 +298,13 @@ def _pass_lengths(own, after):
 def _pass_level(own, level, after, zero, count, place):
     """Bound the groups that are left by a level; return how many still are.
 
-    While one is bounded what comes AHEAD is prefetched, also of the level `after`, and of level
-    `zero`, the next tile's.
+    Groups AHEAD are prefetched, also of the level `after`, and level `zero` of the next tile.
     """
     sketch, tile, kept = own.sketch, own.tile, np.int64(0)
     for i in range(count):
         group = tile.left[i]
         later = codes_of(level, tile.left[min(i + AHEAD, count - 1)])
-        if i + AHEAD >= count:  # what the next level reads first
+        if i + AHEAD >= count:  # the next level reads these first
             later = codes_of(after, tile.left[min(i + AHEAD - count, kept)])
         slot = group - own.first
         prefetch_group(zero, own.beyond + i)
@@ -334,7 +331,7 @@ def _refine(own, level, group, slot, sums):
 
 @inline
 def _sum_tile(own, state):
-    """Add estimates of e^{scale logit} of allowed rows that no pass left, by the last level."""
+    """Add estimates of e^{scale logit} of allowed rows that were dropped, by the last level."""
     sketch, sieved, tile, total, variance = own.sketch, own.sieved, own.tile, zeros32(), zeros32()
     length, deviation = _deviations(sketch, sieved.coded.factors)
     for group in range(own.first, own.last):
@@ -353,7 +350,7 @@ def _sum_tile(own, state):
 
 @inline
 def _deviations(sketch, factors):
-    """Return standard deviations of products of tails over their bounds: by length, by a level."""
+    """Return the standard deviation of x.y over its bound: by level 0, by other levels."""
     length = 1.0 / np.sqrt(max(1.0, float(sketch.tail_width)))
     return np.float32(length), np.float32(length * factors[LENGTH] / factors[REST])
 
@@ -362,8 +359,7 @@ def _deviations(sketch, factors):
 def _estimated(sketch, sieved, group, groups, bounds, deviation, half, state):
     """Return estimates of e^{scale (logit - MOST)} of a group, and these times the variances.
 
-    0 if negligible. By level 0 a logit is the estimate and a product of tails; by others an
-    estimate is the logit and an error, of which those that stay here are the smaller (docs).
+    docs/sketch.md explains the variance added, `half`. Negligible estimates are 0.
     """
     scale = np.float32(state[SUMMED])
     off = (bounds[1] - bounds[0]) * deviation
@@ -392,7 +388,7 @@ def _threshold(sieved, queries, q):
 
 @inline_once
 def _settle(descriptor, sieved, queries, q, end, keep):
-    """Compute the rows that wait; return where others will."""
+    """Compute the rows that wait; return the place for more."""
     begin = int(sieved.counts[BEGIN])
     scan_one(matrix_at(descriptor, 0), LISTED, sieved.ids, begin, end, queries, q)
     sieved.counts[DONE] += end - begin

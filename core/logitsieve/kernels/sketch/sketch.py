@@ -1,16 +1,7 @@
 """The sketch of a matrix: an upper bound of every row's logit, from a few bytes of the row.
 
-docs/sketch.md proves the bound. A context h has coordinates c = U h, with U [D, D] any invertible
-matrix; a row w has w' = U^-T w, with w.h = w'.c up to what rounding leaves. The first F are coded
-in eight bits: codes q and a scale s for each row. A query has codes r, with g = s_h r near the
-first coordinates of c, and the others, the tail, of length ||y||:
-
-    w.h <= s s_h q.r + s K + ||x|| ||y||,      K = kappa ||g|| + Q ||c - g||.
-
-Over all rows, kappa >= e / s and Q >= p / s, with e a row's coding error and p the norm of its
-coded coordinates; ||x|| is the length of its own tail, which has levels: levels.py.
-
-`coarse` [G, bytes] has F/4 times four coordinates of each of sixteen rows, then 16 s and ||x||. A
+docs/sketch.md defines the sketch and proves the bounds. The array `coarse` [G, bytes] has F/4 times
+four coordinates of each of sixteen rows, then their scales and the lengths of their tails. A
 sketch's descriptor is W's, then addresses, sizes, and float64 bits.
 """
 
@@ -43,7 +34,7 @@ from logitsieve.kernels.topk.descriptor import (
 ) = range(MATRIX_FIELDS, MATRIX_FIELDS + 20)  # fmt: skip
 SKETCH_FIELDS = MATRIX_FIELDS + 20
 
-SUMMED = 1 + 1e-9  # of norms in float64, summed in any order: proofs/sketch.py
+SUMMED = 1 + 1e-9  # for norms in float64, summed in any order (proofs/sketch.py)
 EXACT_STEPS, UNIT64 = 32, 2.0**-52  # roundings of `dot64` on top of D
 
 Sketch = namedtuple(
@@ -52,15 +43,15 @@ Sketch = namedtuple(
 
 
 def norm_of(directions: np.ndarray) -> float:
-    """Return the Frobenius norm of U, not below the true one."""
+    """Return an upper bound of the Frobenius norm of U."""
     exact: Float64 = directions.astype(np.float64)
     return float(np.linalg.norm(np.linalg.norm(exact, axis=1))) * SUMMED
 
 
 class Widths(NamedTuple):
-    coarse: int  # bytes of a row's codes in eight bits
+    coarse: int  # F
     tail: int  # T
-    padded: int  # T padded to whole quanta
+    padded: int  # T, padded
 
 
 def widths_of(arrays: Mapping[str, np.ndarray]) -> Widths:
@@ -71,7 +62,7 @@ def widths_of(arrays: Mapping[str, np.ndarray]) -> Widths:
 
 
 def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
-    """Return the NUMBERS of each row, [G, 16]."""
+    """Return the NUMBERS of all rows, each [G, 16]."""
     starts, step = arrays["starts"][:STEP], arrays["starts"][STEP]
     numbers: list[np.ndarray] = []
     for name in NUMBERS_IN:
@@ -83,7 +74,7 @@ def numbers_of(arrays: Mapping[str, np.ndarray]) -> list[Float32]:
 def sketch_descriptor(
     softmax_descriptor: Int64, arrays: Mapping[str, np.ndarray], chance: float = 0.0
 ) -> Int64:
-    """Return the descriptor of a sketch part's arrays, which the caller keeps alive.
+    """Return a descriptor of `arrays`, which the caller keeps alive.
 
     A top k may be wrong with the probability `chance`.
     """

@@ -1,4 +1,4 @@
-"""Thresholds on bounds, and the seeds that give the first one."""
+"""Thresholds of bounds, and the rows that give the first one."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from logitsieve.kernels.simd.masks import count_bits, first_lanes, lanes_not_bel
 from logitsieve.kernels.simd.pointers import shift
 from logitsieve.kernels.topk.queries import FLOOR, SIZE, STATE
 
-SEEDS = 2  # rows computed first for each answer: their k-th best is nearly the true one
+SEEDS = 2  # rows computed first for each answer: their k-th best is close to the true one
 LOWEST = np.float32(-3.4028234e38)
-SPARE = 2.0**-22  # of a threshold, for rounding to float32: proofs/sketch.py
+SPARE = 2.0**-22  # covers rounding a threshold to float32 (proofs/sketch.py)
 
 
 @inline
 def threshold_of(queries, q, margin):
-    """Return the value that a row's bound must reach for the row to be among the best; not -inf."""
+    """Return the finite value that the bound of every row among the best reaches."""
     state, least = shift(queries.states, STATE * q), -np.inf
     if int(state[SIZE]) == queries.limit:
         least = queries.values[q * queries.limit]
@@ -31,7 +31,7 @@ def reached_by(logit, margin):
 
 @inline_once
 def threshold_between(values, size, least, most):
-    """Return a value that `least` to `most` of the values reach, by bisection."""
+    """Find a value that `least` to `most` of the values reach, by bisection."""
     high = float(largest_of(values, size))
     low, step = high - 1.0, 1.0
     while _count(values, size, np.float32(low)) < least and step < 1e38:
@@ -58,9 +58,9 @@ def _count(values, size, threshold):
 
 @inline
 def take_best(estimates, uppers, count, limit, chosen):
-    """Write the places of the best estimates, at least `limit` if there are; return how many.
+    """Write the places of the best estimates, and -inf to their bounds; return how many.
 
-    Their bounds become -inf. Estimates are padded to whole lanes; those of -inf are not taken.
+    They are `limit` or more, if so many are finite. Estimates are padded to whole lanes.
     """
     most, end = 2 * SEEDS * limit, padded(count)
     for i in range(count, end):

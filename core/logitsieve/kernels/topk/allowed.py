@@ -1,7 +1,7 @@
-"""The rows that each query may be answered: a mask's bits, which kernels read sixteen at a time.
+"""Masks of the rows of W that each query may get, which kernels read sixteen bits at a time.
 
-A mask is int32 [B, ceil(V / 32)], of the same rows as hidden: bit i % 32 of word i // 32 allows row
-i. Bits beyond V are 0. Its address is in the descriptor, 0 for none.
+A mask is int32 [B, ceil(V / 32)], for the same rows as hidden: bit i % 32 of word i // 32 allows
+row i. Bits beyond V are 0.
 """
 
 from collections import namedtuple
@@ -14,13 +14,12 @@ from logitsieve.kernels.simd.masks import EVERY_LANE, only
 from logitsieve.kernels.simd.pointers import as_uint16, nowhere, shift
 from logitsieve.kernels.topk.descriptor import MASK, ROWS
 
-# Pointers to uint16 [B, stride]; a stride of 0: every row of W is allowed.
+# A pointer to uint16 [B, stride]; with a stride of 0 every row of W is allowed.
 Allowed = namedtuple("Allowed", "bits stride")
 
 
 @inline
 def allowed_at(descriptor, first):
-    """The bits of row `first` of hidden, and of those after it."""
     stride = (descriptor[ROWS] + 31) // 32 * 2 if descriptor[MASK] != 0 else 0
     return Allowed(shift(as_uint16(descriptor[MASK]), first * stride), stride)
 
@@ -37,7 +36,6 @@ def allowed_of(allowed, q):
 
 @inline
 def group_bits(own, group):
-    """A bit for each row of a group of sixteen that one query may be answered."""
     return np.int64(own.bits[group]) if own.stride != 0 else EVERY_LANE
 
 
@@ -48,7 +46,7 @@ def is_allowed(own, row):
 
 @inline
 def _bits_from(own, row):
-    """A bit for each of sixteen rows from `row` on; 0 beyond V."""
+    """Return a bit for each of sixteen rows from `row` on; 0 beyond V."""
     place, left = row // LANES, row % LANES
     bits = np.int64(own.bits[place]) >> left
     if left != 0 and place + 1 < own.stride:
@@ -58,7 +56,7 @@ def _bits_from(own, row):
 
 @inline
 def any_allowed(own, first, last):
-    """Whether one of the rows first .. last-1, or of the few that fill the last sixteen, is."""
+    """Tell whether one of rows first .. last-1, in whole lanes, is allowed."""
     if own.stride == 0:
         return True
     for row in range(first, last, LANES):  # noqa: SIM110  (a generator does not compile)
@@ -69,7 +67,7 @@ def any_allowed(own, first, last):
 
 @inline
 def forbid(own, first, count, logits):
-    """Make logits of rows first .. first+count-1 that are not allowed -inf, in whole lanes."""
+    """Make the logits of forbidden rows in first .. first+count-1 -inf, in whole lanes."""
     for i in range(0, count if own.stride != 0 else 0, LANES):
         bits = _bits_from(own, first + i)
         if bits != EVERY_LANE:
@@ -85,7 +83,6 @@ def forbid_listed(own, ids, count, logits):
 
 @inline
 def pick_allowed(own, ids, first, last, picked):
-    """Write the ids[first:last] that are allowed; return how many."""
     count = 0
     for i in range(first, last):
         picked[count] = ids[i]

@@ -1,7 +1,7 @@
-"""Descriptors: how a matrix that never changes is handed to the kernels.
+"""Descriptors: one int64 vector of addresses, sizes and float64 bits of a head's arrays.
 
-Numba unboxes an array argument in 50 ns, so a head's arrays travel as one int64 vector of
-addresses, sizes and float64 bits. Its owner keeps the arrays alive.
+Unboxing each array as an argument would take 50 ns. The owner of a descriptor keeps the arrays
+alive.
 """
 
 from collections import namedtuple
@@ -40,22 +40,22 @@ from logitsieve.utils.stored import StoredMatrix
     WEIGHT, BIAS, ROWS, DIM, LARGEST_NORM, LARGEST_BIAS, KIND, ROW_BYTES, FUNCTIONS, LARGEST_PARTS,
     SHARE, SHARES, MASK,
 ) = range(13)  # fmt: skip
-# With SHARE of SHARES, the rows that one thread goes through, and the mask of a call (allowed.py).
+# A thread goes through share number SHARE of SHARES. MASK is of a call (allowed.py).
 MATRIX_FIELDS = 13
-LARGEST_LOGIT = 1e38  # beyond it float32 sums may overflow; such rows are refused
+LARGEST_LOGIT = 1e38  # larger float32 sums may overflow: such rows of hidden are refused
 
 # Proven to be enough by proofs/scan.py.
-NORM_SPARE = 1.0 + 1e-12  # of a norm in float64
-UNIT32 = 2.0**-24  # float32 rounds to this share
-GAMMA_SPARE = 1.01  # of the rounding of a float32 dot, to cover rounding of the slack
-DOT64_SPARE = 2.0**-22  # of norms, for the error of `dot64`
+NORM_SPARE = 1.0 + 1e-12  # covers rounding of a norm
+UNIT32 = 2.0**-24  # relative rounding error of float32
+GAMMA_SPARE = 1.01  # covers rounding of the slack
+DOT64_SPARE = 2.0**-22  # error of `dot64`, relative to the product of norms
 DOT_UNDERFLOW = 2.0**-148  # for each product
-CODED_STEPS = 8  # roundings of a product of codes, besides its lane's sum
+CODED_STEPS = 8  # roundings of a product of codes on top of D / 16
 
-# `weight` points to float32 rows, if the kind is F32, and `stored` to the bytes of rows, of
-# `row_bytes` each; `functions` to the addresses of their readers.
+# `weight` points to float32 rows, if the kind is F32; `stored` to rows of `row_bytes` each;
+# `functions` to the addresses of their readers.
 Matrix = namedtuple("Matrix", "weight bias rows dim kind stored row_bytes functions")
-TILE_BYTES = 128 * 1024  # of a matrix, reused from the L2 cache by every four queries
+TILE_BYTES = 128 * 1024  # of a matrix, which queries share in the L2 cache
 
 
 def fill_fields(descriptor: Int64, fields: Mapping[int, np.ndarray | float]) -> Int64:
@@ -96,7 +96,7 @@ def shares_of(descriptor: Int64, count: int) -> list[Int64]:
 
 
 def masked_by(descriptor: Int64, mask: Int32) -> Int64:
-    """Return a descriptor for calls about the rows of a mask [B, ceil(V / 32)], kept alive."""
+    """Return a descriptor with a mask [B, ceil(V / 32)], which the caller keeps alive."""
     return fill_fields(descriptor.copy(), {MASK: mask})
 
 
@@ -108,9 +108,9 @@ def share_of_rows(descriptor):
 
 @kernel("(int64, int64)")
 def largest_norm(address, function):
-    """Return max ||w_i|| in float64, not below the true one.
+    """Return an upper bound of max ||w_i||, or NaN.
 
-    `function` decodes rows that are not float32: DECODE, or MAGNITUDES of their parts.
+    `function` reads rows that are not float32: DECODE, or MAGNITUDES, |scale * code| + |low|.
     """
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
@@ -122,7 +122,7 @@ def largest_norm(address, function):
             call_decode(matrix.functions[function], begin, dim, values)
         squares = widen_row(values, pointer(wide), dim)
         if largest == largest and not squares <= largest:
-            largest = squares  # NaN, once met, stays, and every request is refused
+            largest = squares  # a NaN stays, and every request is refused
     keep_alive((wide, floats))
     return np.sqrt(largest) * NORM_SPARE
 
@@ -167,7 +167,7 @@ def tile_size(matrix):
 
 @inline
 def as_floats(matrix, first, last, scratch):
-    """The matrix with only rows first .. last-1, as float32, in `scratch` unless W is."""
+    """Return the matrix with rows first .. last-1 as float32, decoded to `scratch` if needed."""
     if matrix.kind == F32:
         return matrix
     begin, count = row_of(matrix.stored, first, matrix.row_bytes), (last - first) * matrix.dim
@@ -177,9 +177,9 @@ def as_floats(matrix, first, last, scratch):
 
 @inline
 def slack_at(descriptor, place, norm):
-    """Bound the error of a float32 logit, for a row of hidden of that norm.
+    """Bound the error of a float32 logit for a row of hidden of this norm.
 
-    gamma_D ||w|| ||h||, underflow and rounding; infinite if sums might overflow.
+    It is gamma_D ||w|| ||h||, underflow and rounding; infinite if sums might overflow.
     """
     dim = descriptor[place + DIM]
     product = norm * number_at(descriptor, place + LARGEST_NORM)
@@ -193,7 +193,7 @@ def slack_at(descriptor, place, norm):
 def coded_slack_at(descriptor, place, norm, off):
     """Bound the error of a logit from codes of a row and of hidden, with `off` = ||h - g||.
 
-    w . (h - g), and rounding of each number of w and of a row's sum.
+    It is ||w|| ||h - g||, and the rounding of each number of w and of a row's sum.
     """
     dim, length = descriptor[place + DIM], norm + off
     largest = number_at(descriptor, place + LARGEST_NORM)
@@ -206,7 +206,7 @@ def coded_slack_at(descriptor, place, norm, off):
 
 @inline
 def widen_hidden(descriptor, h, wide):
-    """Copy a row of hidden to float64, padded, and return its norm; -1 if it is to be refused."""
+    """Copy a row of hidden to float64, padded; return its norm, or -1 to refuse it."""
     norm = np.sqrt(widen_row(h, wide, descriptor[DIM]))
     product = norm * number_at(descriptor, LARGEST_NORM)
     fits = product + number_at(descriptor, LARGEST_BIAS) <= LARGEST_LOGIT

@@ -42,8 +42,8 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
 def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
     """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
 
-    Row start + r chooses among the `listed` ids of CSR row r. A row with fewer than K gets scanned
-    = -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
+    Row start + r chooses among the `listed` ids of CSR row r. A row with fewer than K has a scanned
+    of -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
     """
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]

@@ -1,7 +1,7 @@
 """The running top k: a binary heap with the worst answer at the root.
 
-An answer is better if its logit is larger, or equal with a lower id: a total order, whatever the
-order of offers.
+An answer is better if its logit is larger, or equal with a lower id, so the order of offers does
+not matter.
 """
 
 from logitsieve.kernels.compile import inline

@@ -1,4 +1,4 @@
-"""Merges of lists: a head's answer with the edited ids, and the hypotheses of a beam search.
+"""Merges of lists: of shares, of a head's answer with edited ids, of hypotheses of a beam search.
 
 Shape letters: B hypotheses, G groups, K pairs of a group, N tokens a hypothesis.
 """
@@ -17,15 +17,14 @@ RANK_ROUNDING = 2.0**-50  # bounds the rounding error of a rank, relative to the
 
 @inline
 def write_estimate(fields, log_z):
-    """Write the columns of a log Z without bounds."""
     fields[TOP], fields[VALUE], fields[LOW], fields[HIGH] = 0.0, log_z, -np.inf, np.inf
 
 
 @kernel("(int32[:,:,::1], float64[:,:,::1], int32[:,::1], float64[:,::1])")
 def merge_shares(found, sums, ids, logits):
-    """Fill ids and logits [B, K] with the best, each once, of those `found` [S, B, K].
+    """Fill ids and logits [B, K] with the best of `found` [S, B, K], each id once.
 
-    Each share's are best first.
+    The ids of a share are in order, best first.
     """
     shares, rows, limit = found.shape
     for row in range(rows):
@@ -87,10 +86,10 @@ def _rank(score, delta, rest, divisor, off):
 def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, doubtful):
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
-    Row r has counts[r] tokens of falling logits[r] [B, N]. Pairs are ordered by (score + logit -
-    log Z) / divisors[r], then by parent and place; -1 and 0 if a group has too few. A group is
-    doubtful if bounds of log_z [B, 4] leave its pairs or their order open. Rows of a group with
-    equal alike[r] have the same log Z.
+    Row r has counts[r] tokens, with logits [B, N] in falling order. Pairs are ordered by (score +
+    logit - log Z) / divisors[r], then by parent and place; -1 and 0 follow if a group has too few.
+    A group is doubtful if bounds of log_z [B, 4] leave its pairs or their order open. Rows of a
+    group with equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups

@@ -1,4 +1,4 @@
-"""Queries: rows of hidden with their float64 copies and running top k."""
+"""Queries: rows of hidden with their scratch and running top k."""
 
 from collections import namedtuple
 
@@ -20,22 +20,22 @@ from logitsieve.kernels.topk.descriptor import (
 )
 from logitsieve.kernels.topk.heap import sort_best_first
 
-QUERIES_AT_ONCE = 64  # sharing one pass over a matrix
+QUERIES_AT_ONCE = 64  # share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values for several queries
 
-# OFF: ||h - g||, if W has codes. SUMMED is 0, or the scale: then TOTAL is the sum of
-# e^{scale (logit - MOST)} of scanned rows, and of estimated ones; in VARIANCE each of these counts
-# times the variance of its logit. No row with a logit below FLOOR is asked for.
+# OFF is ||h - g|| if W has codes. SUMMED is 0 or a scale: then TOTAL sums e^{scale (logit - MOST)}
+# of scanned and estimated rows, and VARIANCE the same of estimated rows times the variance of the
+# logit. Rows with logits below FLOOR may be left out.
 SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE, FLOOR = range(10)
 STATE = 10
 SUMS = 3  # from MOST on
 
 CHUNK = 256  # float32 logits of a query at once
-LOGITS = 2 * CHUNK + CHUNK // 2  # float64 values of scratch for four queries' logits, and ids
+LOGITS = 2 * CHUNK + CHUNK // 2  # scratch for four queries' logits, and ids, in float64 values
 
 # Pointers to hidden float32 [Q, D], wide float64 [Q, padded D], codes for rows of codes, states
 # float64 [Q, STATE], the heaps' values float64 and ids int32 [Q, K], float32 logits [4, CHUNK], and
-# int32 ids [CHUNK], `picked`. `distinct`: rows may be offered twice. `allowed`: allowed.py.
+# int32 ids `picked` [CHUNK]. With `distinct`, a row that is offered twice is kept once.
 Queries = namedtuple(
     "Queries", "hidden wide codes states values kept logits picked limit distinct allowed"
 )
@@ -103,7 +103,7 @@ def empty_heaps(descriptor, place, queries, count):
         state[SUMMED], state[MOST], state[TOTAL], state[VARIANCE] = 0.0, -np.inf, 0.0, 0.0
         state[FLOOR] = -np.inf
         state[SLACK] = slack_at(descriptor, place, state[NORM])
-        if descriptor[place + KIND] >= CODED:  # rows are multiplied with codes or with hidden
+        if descriptor[place + KIND] >= CODED:  # rows are multiplied with codes or with floats
             coded = coded_slack_at(descriptor, place, state[NORM], state[OFF])
             state[SLACK] = max(state[SLACK], coded)
 
@@ -123,7 +123,7 @@ def write_answers(queries, q, logits):
 
 @inline
 def write64(queries, q, logits):
-    """Write the answers of a query to a row in float64; beyond the last, an id of -1 and -inf."""
+    """Write the answers of a query in float64, then ids of -1 and logits of -inf."""
     values, kept = shift(queries.values, q * queries.limit), shift(queries.kept, q * queries.limit)
     size = int(queries.states[STATE * q + SIZE])
     sort_best_first(values, kept, size)

@@ -1,10 +1,10 @@
-"""Top k of rows of a matrix: float32 dots choose, or dots of codes, and `dot64` decides.
+"""Top k of rows of a matrix: float32 dots, or dots of codes, choose rows, and `dot64` decides.
 
-A float32 dot, or one of codes, is within `slack` of the exact logit. So a row more than slack below
-the worst of k exact logits, or more than twice slack below the k-th best of float32 ones, cannot be
-among the k best. All others are evaluated by `dot64`: the answer depends on no order or grouping.
+These dots are within `slack` of exact logits. So a row more than slack below the worst of k exact
+logits, or more than twice slack below the k-th best dot, cannot be among the k best. All others are
+evaluated by `dot64`: the answer does not depend on order or grouping.
 
-A chunk's float32 dots come first: a decision would stall those behind it.
+All dots of a chunk are computed before any decision, which would stall the dots behind it.
 """
 
 from math import exp
@@ -63,30 +63,30 @@ from logitsieve.kernels.topk.queries import (
     codes_of,
 )
 
-# Whether rows are named by ids. Numba compiles another function for each literal, but not for a
-# numpy scalar. For `scan_one` of all rows it is worth that: it saves a twentieth.
+# Whether rows are named by ids. Numba compiles a function for each literal, but not for each numpy
+# scalar; routing passes the literal False, which saves a twentieth.
 LISTED, UNLISTED = np.bool_(True), np.bool_(False)
 
-# Of a logit when its bias is added; rounding keeps order.
+# Relative rounding of a logit when its bias is added; rounding keeps order.
 ROUNDING32, ROUNDING64 = 2.0**-23, 2.0**-50
-# Of a list, the beginnings of some rows ahead are prefetched: the hardware does the rest.
+# Only the beginnings of listed rows are prefetched; the hardware prefetches the rest.
 ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
-ROWS_A_CALL = 16  # multiplied with the codes of a few queries
-ALONE_CHUNK = 4 * CHUNK  # rows of all for one query, so that each of its four streams is long
+ROWS_A_CALL = 16  # rows multiplied with the codes of a few queries
+ALONE_CHUNK = 4 * CHUNK  # rows for a single query, so that each of its four streams is long
 ONE = np.int64(1)
 # More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
 # AVX-512 multiply more float32 than int16 at once.
 FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
-# Up to this many queries are multiplied with four rows one at a time. With AVX2 two queries and two
-# rows at once need more registers than there are, and took longer than three queries.
+# Up to this many queries are multiplied with four rows one at a time. With AVX2, two queries and
+# two rows at once need too many registers, and took longer than three queries.
 ALONE_CODED = 1 if AVX512 else 2
-MAX_RANKED = 64  # for larger k the k-th best float32 logit is not searched
+MAX_RANKED = 64  # for larger k the k-th best float32 logit is not looked for
 
 
 @inline
 def decide(matrix, queries, q, row):
-    """Offer a row by its exact logit, and return that."""
+    """Offer a row to query q; return its exact logit."""
     value = exact_logit(matrix, row_of(queries.wide, q, padded(matrix.dim)), row)
     state, limit = shift(queries.states, STATE * q), queries.limit
     values, kept = shift(queries.values, q * limit), shift(queries.kept, q * limit)
@@ -124,7 +124,7 @@ def decide_above(matrix, listed, ids, first, count, logits, queries, q):
 
 @inline
 def _add_to_sum(logits, count, state):
-    """Add e^{scale logit} of a list's rows, by float32 logits in whole lanes."""
+    """Add e^{scale logit} of listed rows, from float32 logits in whole lanes."""
     largest, scale = float(largest_of(logits, count)), state[SUMMED]
     if largest > state[MOST]:
         factor = exp(scale * (state[MOST] - largest))
@@ -138,7 +138,7 @@ def _add_to_sum(logits, count, state):
 
 @inline
 def _correct_sum(value, added, state):
-    """Take the exact logit of a row for the one that was added: by codes it is off by some 1e-3."""
+    """Replace the logit that was added by the exact one: from codes it is off by some 1e-3."""
     scale, most = state[SUMMED], state[MOST]
     total = state[TOTAL] + exp(scale * (value - most)) - exp(scale * (added - most))
     state[TOTAL] = max(0.0, total)
@@ -218,7 +218,7 @@ def _store_biased(matrix, r0, r1, r2, r3, dots, logits, delta):
 
 @inline_once
 def fill(matrix, listed, ids, first, last, queries, q0, q1, q2, q3, count, logits):
-    """float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours.
+    """Fill float32 logits of rows first .. last-1 (ids[first:last] if `listed`), in whole fours.
 
     The first `count` of the queries share every load; their logits are CHUNK apart.
     """
@@ -280,7 +280,7 @@ def scan_one(matrix, listed, ids, first, last, queries, q):
 
 @inline
 def decodes(matrix, count):
-    """Whether rows are decoded once for all queries, not in registers for every four of them."""
+    """Tell whether to decode rows once for all queries, not in registers for every four."""
     if matrix.kind < CODED:
         halves = matrix.row_bytes == 2 * matrix.dim
         return matrix.kind != F32 and not halves and count > 4
