@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from logitsieve.gpu.device_head import EXTRA_CANDIDATES, rank, rank_all, rank_by_scores
+from logitsieve.gpu.device_head import EXTRA_CANDIDATES, rank, rank_by_scores, rank_of
 from logitsieve.heads import Softmax
 from tests.gpu.opened import TYPES, matrix_of, stored_as, there
 from tests.oracle import best, logits64
@@ -33,7 +33,7 @@ def test_more_ties_than_candidates_leave_a_row_open() -> None:
         found = rank_by_scores(matrix, tensor, k)
         assert found.proven.tolist() == settled
         assert (found.scanned < 0).tolist() == [not each for each in settled]
-    everything = rank_all(matrix, tensor, 25)
+    everything = rank_of(matrix.logits64(tensor), 25)
     true = logits64(softmax.weight, softmax.bias, hidden_states)
     np.testing.assert_array_equal(everything.ids.cpu(), best(true, 25))
     assert everything.proven.all()

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from logitsieve.api.errors import DeviceExhausted, DeviceLost, InvalidRequest, LogitsieveError
 
-# Prefixes of driver errors in PyTorch and Triton. After most of them every later call of the
-# process fails.
+# Prefixes of driver errors. After most of them every later call of the process fails.
 DRIVER_ERRORS = ("CUDA error", "Triton Error [CUDA]")
 NO_MEMORY = "out of memory"
 TRUE_FLOAT32 = ("none", "ieee")  # of PyTorch's `fp32_precision`; "none" is the default
@@ -27,7 +26,7 @@ class Memory(NamedTuple):
 
 
 def device_named(name: str) -> torch.device:
-    """Return the device "cuda" or "cuda:1", or InvalidRequest; TRITON_INTERPRET=1: the CPU."""
+    """Return the device, such as "cuda:1", or InvalidRequest; the CPU for Triton's interpreter."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return torch.device("cpu")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -79,7 +78,7 @@ def spent_ns() -> int:
 
 
 def require_true_float32(device: torch.device) -> None:
-    """InvalidRequest if PyTorch may round the operands of a float32 product (TF32, bfloat16)."""
+    """Raise InvalidRequest if PyTorch may round operands of float32 products (TF32, bfloat16)."""
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     precision = getattr(backend.matmul, "fp32_precision", None)  # PyTorch 2.9 and later
     if precision is None:
@@ -106,7 +105,7 @@ def memory_of(device: torch.device) -> Memory | None:
         return None
     try:
         free, total = torch.cuda.mem_get_info(device)
-    except RuntimeError:  # metrics go on; requests report the failure
+    except RuntimeError:  # requests report it; metrics go on
         return None
     return Memory(total - free, total)
 

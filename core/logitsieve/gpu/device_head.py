@@ -1,7 +1,6 @@
-"""The base of heads on a GPU: heads of the host with answers found on a device.
+"""The base of heads on a GPU, which find the answers of a host's head on a device.
 
-float32 logits choose candidates, exact logits decide. Candidates, bounds and previews of all logits
-come from the host's head.
+float32 logits choose candidates, exact logits decide. `candidates` is the host's.
 """
 
 from abc import abstractmethod
@@ -24,7 +23,7 @@ BIAS_ERROR = 2.0**-22  # four times float32's rounding error
 
 
 class Ranked(NamedTuple):
-    """The k best of each row, best first, ties by the lower id."""
+    """The k best of each row, best first, ties by the lower id. An open row has no answer yet."""
 
     ids: Tensor  # int32 [B, K]
     logits: Tensor  # float64 [B, K]
@@ -42,7 +41,7 @@ def joined(parts: list[Ranked]) -> Ranked:
 
 def rank(matrix: DeviceMatrix, hidden_states: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of distinct int32 ids [B, M], -1 for none, and their exact logits."""
-    ids = ids.sort(dim=1).values  # for a stable sort: ties by id
+    ids = ids.sort(dim=1).values  # a stable sort then orders ties by id
     logits, places = matrix.logits64(hidden_states, ids).sort(dim=1, descending=True, stable=True)
     return ids.gather(1, places[:, :k]), logits[:, :k]
 
@@ -50,11 +49,11 @@ def rank(matrix: DeviceMatrix, hidden_states: Tensor, ids: Tensor, k: int) -> tu
 def rank_by_scores(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranked:
     """Return the k best of all V ids for admissible rows of hidden_states [B, D].
 
-    With s a row's k-th largest float32 logit, each within `slack` of the exact one before the bias
-    was added, k exact logits are at least s - slack. So the float32 logit of each of the k best is
-    at least s - 2 slack, less BIAS_ERROR of s and of slack, since adding the bias rounds twice. If
-    the least candidate is below that, no other id is among the k best; otherwise, as with ties, the
-    row stays open.
+    Let s be a row's k-th largest float32 logit. Before the bias is added, each is within `slack` of
+    the exact one, so k exact logits are at least s - slack, and the float32 logit of each of the k
+    best is at least s - 2 slack, less BIAS_ERROR of s and of slack, as adding the bias rounds
+    twice. If the least candidate is below that, no other id is among the k best. Otherwise, for
+    example with ties, the row stays open.
     """
     vocab_size = matrix.vocab_size
     scores, chosen = matrix.scores(hidden_states).topk(min(vocab_size, k + EXTRA_CANDIDATES), dim=1)
@@ -67,10 +66,6 @@ def rank_by_scores(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranke
         settled = torch.ones_like(settled)
     scanned = torch.where(settled, vocab_size, -1).int()
     return Ranked(*rank(matrix, hidden_states, chosen.int(), k), settled, scanned)
-
-
-def rank_all(matrix: DeviceMatrix, hidden_states: Tensor, k: int) -> Ranked:
-    return rank_of(matrix.logits64(hidden_states), k)
 
 
 def rank_of(logits: Tensor, k: int) -> Ranked:
@@ -86,12 +81,12 @@ def rank_of(logits: Tensor, k: int) -> Ranked:
 class DeviceSoftmax(Softmax):
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
         super().__init__(softmax.matrix, softmax.bias)
-        self.descriptor = softmax.descriptor  # which reads all of W
+        self.descriptor = softmax.descriptor  # to make one would read all of W
         self.on_device = DeviceMatrix(softmax, device)
 
 
 class DeviceHead(Head):
-    """Answers arrays in arrays, and tensors on its device in tensors there."""
+    """Answers arrays with arrays, and tensors on its device with tensors there."""
 
     _softmax: DeviceSoftmax
 
@@ -108,24 +103,24 @@ class DeviceHead(Head):
         return self._fallback.find_all(hidden_states, k, True)
 
     def masked(self, mask: Int32) -> Any:
-        """See `Head.masked`. The head behind answers: a list holds few of some ids."""
+        """See `Head.masked`. The fallback answers, as lists may have few of the allowed ids."""
         assert self._fallback is not None
         return self._fallback.masked(mask)
 
     def must_finish(self, k: int) -> bool:
-        """Return True if open rows are likely, so that a tensor's, too, are finished."""
+        """Return True if open rows are likely; for tensors they are finished only then."""
         return False
 
     @property
     def columns(self) -> int:
-        """The numbers that `find` holds for a row of hidden_states."""
+        """The numbers that `find` needs in memory for a row of hidden_states."""
         return self._vocab_size
 
     def topk(self, hidden_states: ArrayLike, k: int) -> TopK:
         """Return the k best tokens of each row of `hidden_states` [B, D] or [D].
 
-        A tensor on the device is answered in tensors there, mostly without waiting. `proven` is
-        False for an open row, and for one not finite or too large: its ids are -1, its logits NaN.
+        A tensor on the device is answered with tensors, mostly without waiting. Then `proven` is
+        False for open rows, and for rows not finite or too large, with ids of -1 and logits of NaN.
         """
         if (tensor := self.device_rows(hidden_states)) is None:
             hidden_states, _, k = ready_request(hidden_states, k, self._dim, self._vocab_size)

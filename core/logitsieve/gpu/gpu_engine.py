@@ -1,6 +1,7 @@
-"""The backend and the engine of a GPU: tensors on its device are answered in tensors there.
+"""The backend and the engine of a GPU.
 
-`topk` without constraints and log Z never waits for the GPU. All else goes by arrays of the host.
+For tensors `topk` without constraints and log Z never waits for the GPU; all other requests go
+through arrays of the host.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ R = TypeVar("R")
 
 
 class GpuEngine(LocalEngine):
-    """Answers tensors on the index's device there, and arrays as `LocalEngine` does."""
+    """Answers tensors on the index's device with tensors, and arrays as `LocalEngine` does."""
 
     takes_tensors = True
     answering: Any  # a DeviceHead
@@ -39,7 +40,6 @@ class GpuEngine(LocalEngine):
         return ready_hidden(hidden_states, index.dim) if tensor is None else tensor
 
     def answer(self, request: Request[R]) -> R:
-        """Answer a request about tensors in tensors, and about arrays as `LocalEngine` does."""
         hidden_states: Any = request.hidden_states
         reply: Any
         if not isinstance(hidden_states, Tensor):
@@ -49,7 +49,7 @@ class GpuEngine(LocalEngine):
             reply = super().answer(replace(request, hidden_states=to_host(hidden_states)))
             return cast("R", _on(reply, hidden_states.device))
         started, top = perf_counter_ns(), self.answering.topk(hidden_states, request.k)
-        # Other rows are open: no head promises anything of them.
+        # Rows that are not proven are open, so they have no `max_error`.
         provenance = Provenance(*top[2:])
         reply = TopKReply(top.ids, top.logits, self._origin(started, provenance, ""))
         return cast("R", reply)

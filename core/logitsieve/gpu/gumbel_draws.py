@@ -1,10 +1,8 @@
-"""Draws from the softmax of exact logits, and log Z in float64 with its interval.
+"""Draws from the softmax of exact logits, and log Z in float64 with proven bounds.
 
-Draws equal head `full`'s on the host (kernels/sampling/gumbel.py), seed for seed, unless float64's
-rounding decides.
-
-log Z as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE. PyTorch's exp and log1p are
-assumed to be within two units in the last place (CUDA's manual: one).
+Seed for seed, draws equal those of the host (kernels/sampling/gumbel.py), unless rounding in
+float64 decides. log Z is as in kernels/sampling/log_z.py, with sums of SUMMED_AT_ONCE numbers.
+PyTorch's exp and log1p are assumed to be within two units in the last place (CUDA's manual: one).
 """
 
 import numpy as np
@@ -29,9 +27,9 @@ WORD = 0xFFFFFFFF
 def draw(
     logits: Tensor, seeds: Tensor, how: Sampling, scale: float, first_id: int
 ) -> tuple[Tensor, Tensor]:
-    """Return ids [B, N] int32 as `FullHead.draw` does, and log Z [B, 4] of the filtered ids.
+    """Return ids int32 [B, N] like `FullHead.draw`, and log Z [B, 4] of the filtered ids.
 
-    logits [B, V] float64 as edited, -inf to exclude; seeds [B] int64, the bits of uint64.
+    logits [B, V] are float64 after edits, -inf to exclude; seeds [B] int64 are the bits of uint64.
     """
     rows, vocab_size = logits.shape
     weights, top, best = weights_of(logits, scale)
@@ -83,7 +81,7 @@ def fields_of(weights: Tensor, top: Tensor, best: Tensor) -> Tensor:
 def gumbel_noise(seeds: Tensor, step: int, draws: range, ids: range) -> Tensor:
     """Return float64 noise [B, N, V] of consecutive `ids` for consecutive `draws` of a step.
 
-    `seeds` [B] int64 are the bits of uint64; `step` is a uint64. `ids` begin at a multiple of 32.
+    `step` is a uint64. `ids` begin at a multiple of 32.
     """
     if seeds.is_cuda:
         return launch_gumbel_noise(seeds, step, draws, ids)

@@ -1,7 +1,4 @@
-"""Heads on a GPU, by the names of the host's, with answers that a device finds.
-
-Shape letters: R rank.
-"""
+"""Heads on a GPU, with the names of the host's. Shape letter: R rank."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -17,15 +14,7 @@ from logitsieve.api.mask import unpacked
 from logitsieve.api.requests import Sampling
 from logitsieve.api.results import Float32, Float64, Int32, Int64
 from logitsieve.gpu.device import computing, to_device, to_host
-from logitsieve.gpu.device_head import (
-    DeviceHead,
-    Ranked,
-    joined,
-    rank,
-    rank_all,
-    rank_by_scores,
-    rank_of,
-)
+from logitsieve.gpu.device_head import DeviceHead, Ranked, joined, rank, rank_by_scores, rank_of
 from logitsieve.gpu.gumbel_draws import draw, fields_of, weights_of
 from logitsieve.gpu.matrix import exact_logits
 from logitsieve.heads._base.edits import Edits
@@ -38,14 +27,13 @@ from logitsieve.heads.svd import SvdHead
 
 
 class AllRows(DeviceHead):
-    """Answers for the whole softmax: `full`, and by it the heads with a sketch."""
+    """Answers for the whole softmax: `full` and, by it, `sketch`."""
 
     def _prepare(self) -> None:
         super()._prepare()
         self.quick_best = False  # a draw is a pass over W on the device
 
     def masked(self, mask: Int32) -> Self:
-        """See `Head.masked`."""
         return super(DeviceHead, self).masked(mask)
 
     def find_all(self, hidden_states: Tensor, k: int, finished: bool) -> Ranked:
@@ -58,7 +46,6 @@ class AllRows(DeviceHead):
         return joined(parts)
 
     def forbid(self, logits: Tensor, part: slice) -> Tensor:
-        """Make logits of the ids that the mask forbids -inf."""
         if self._mask is None:
             return logits
         bits = to_device(unpacked(self._mask[part], self._vocab_size), logits.device)
@@ -69,7 +56,7 @@ class AllRows(DeviceHead):
 
     def finish(self, hidden_states: Tensor, k: int) -> Ranked:
         slices = self.matrix.slices(len(hidden_states))
-        return joined([rank_all(self.matrix, hidden_states[part], k) for part in slices])
+        return joined([rank_of(self.matrix.logits64(hidden_states[part]), k) for part in slices])
 
 
 class GpuFull(AllRows, FullHead):
@@ -119,7 +106,7 @@ class GpuFull(AllRows, FullHead):
             yield part, logits
 
     def logits64(self, hidden_states: Any, ids: Tensor) -> Tensor:
-        """Return exact logits of ids [B, M] on the device (-inf: unknown); or InvalidRequest."""
+        """Return exact logits of ids [B, M], -inf for unknown ids; or InvalidRequest."""
         hidden_states = self.device_rows(hidden_states)
         if (
             ids.is_floating_point()
@@ -138,7 +125,7 @@ class GpuFull(AllRows, FullHead):
 
 
 class GpuSketch(AllRows, SketchHead):
-    """Answers by the head `full`, so always with a proof: a pass over W is short on a GPU."""
+    """Answers like `full`, so always with a proof: a pass over W is short on a GPU."""
 
     limits = by_knob(max_error=lambda *_: 0.0)
 
@@ -159,9 +146,9 @@ class DeviceLists(NamedTuple):
     reaches: Tensor  # float64 [C] norms of centroids, times the part's `reaches`
     starts: Tensor  # int64 [C] first place of a list in `ids`
     lengths: Tensor  # int64 [C]
-    ids: Tensor  # int32, and `longest` more, masked
+    ids: Tensor  # int32, then `longest` zeros, which are masked
     shortest: int
-    longest: int  # L
+    longest: int
 
     @classmethod
     def of(cls, arrays: Arrays, device: torch.device) -> Self:
@@ -182,10 +169,7 @@ class DeviceLists(NamedTuple):
 
 
 class GpuScreen(DeviceHead, ScreenHead):
-    """The learned screen: exact logits of the lists of each row's best clusters.
-
-    Routes equal the host's, by exact dots with the centroids.
-    """
+    """The learned screen. Routes are by exact dots with all centroids, so they equal the host's."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -232,10 +216,10 @@ def _distinct(ids: Tensor) -> Tensor:
 
 
 class GpuSvd(DeviceHead, SvdHead):
-    """SVD-softmax: a preview of all logits by two products, exact logits of the best.
+    """SVD-softmax.
 
-    PyTorch sums in its own order: if rounding decides the last candidates, they may differ from the
-    host's, or from another batch's.
+    PyTorch sums in its own order, so if rounding decides the last candidates, they may differ from
+    the host's or from another batch's.
     """
 
     def _prepare(self) -> None:

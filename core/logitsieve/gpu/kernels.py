@@ -1,4 +1,4 @@
-"""The two operations that PyTorch lacks, in Triton: exact logits of named ids, Gumbel noise."""
+"""Triton kernels for what PyTorch lacks: exact logits of given ids, and Gumbel noise."""
 
 import triton
 import triton.language as tl
@@ -29,7 +29,7 @@ def exact_logits_kernel(
 
 @triton.jit
 def widened(values):
-    """Return float32 of stored weights, exactly; int16 are the bits of bfloat16."""
+    """Return weights as float32; int16 are the bits of bfloat16."""
     if values.dtype == tl.int16:
         return (values.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     return values.to(tl.float32)
@@ -72,7 +72,7 @@ def gumbel_kernel(
 
 @triton.jit
 def words(seed, step_low, step_high, draw, places):
-    """Return the lower and the higher word of places: ids, or blocks of the stream LEAST_NOISE."""
+    """Return the two words of places: ids, or blocks in the stream LEAST_NOISE."""
     a, b, c, d = tl.philox(seed, (places >> 1).to(tl.uint32), draw, step_low, step_high)
     odd = (places & 1) == 1
     return tl.where(odd, c, a), tl.where(odd, d, b)
@@ -80,6 +80,6 @@ def words(seed, step_low, step_high, draw, places):
 
 @triton.jit
 def exponential(low, high):
-    """Return -log u of two words, u in (0, 1) being exact."""
+    """Return -log u, with the exact u in (0, 1) of two words."""
     u = high.to(tl.float64) * 2.0**-32 + ((low >> 12).to(tl.float64) * 2.0**-52 + 2.0**-53)
     return -tl.log(u)

@@ -1,13 +1,12 @@
-"""W and its bias on a device, with two kinds of logits: float32 to choose, float64 to decide.
+"""W and its bias on a device, with float32 logits to choose and exact float64 logits to decide.
 
-A float32 dot of D products, added in any order, is off by at most gamma_D times the sum of their
-magnitudes, at most ||w|| ||h||, with gamma_n = n u / (1 - n u), u = 2^-24 (Higham, Accuracy and
-Stability of Numerical Algorithms, 2nd ed., section 3.1). `slack` takes gamma_{D+1}, which leaves u
-for the float64 rounding of an exact logit, plus the loss of subnormal numbers, which a GPU may
-flush to 0. Adding the bias is monotonic. TF32 and bfloat16 products are refused.
+A float32 dot of D products, added in any order, is off by at most gamma_D ||w|| ||h||, with
+gamma_n = n u / (1 - n u) and u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd
+ed., section 3.1). `slack` takes gamma_{D+1}, which leaves u for the float64 rounding of an exact
+logit, plus the loss of subnormal numbers, which a GPU may flush to 0. Adding the bias keeps order.
 
-Exact logits are float64 sums in the order of kernels/simd/dots.py, then the bias. The product of
-two float32 is exact in float64, so neither fused multiply-add nor the device changes a bit.
+Exact logits are float64 sums in the order of kernels/simd/dots.py, then the bias. Products of two
+float32 are exact in float64, so neither fused multiply-add nor the device changes a bit.
 """
 
 from collections.abc import Iterator
@@ -56,14 +55,14 @@ def launch_exact_logits(weight: Tensor, bias: Tensor, hidden_states: Tensor, ids
     return logits
 
 
-UNDERFLOW = 2.0**-125  # of a term: product and addition, flushed to 0
-NORM_SPARE = 1 + 2.0**-40  # of ||h|| in float64
-ROWS_WIDENED = 1 << 14  # rows of a half type that are float32 at once
+UNDERFLOW = 2.0**-125  # the loss if a product and an addition are flushed to 0
+NORM_SPARE = 1 + 2.0**-40  # covers rounding of ||h||
+ROWS_WIDENED = 1 << 14  # rows of a half type converted at once
 LOGITS_AT_ONCE = 1 << 25  # 256 MiB of float64
 
 
 class DeviceMatrix:
-    """W [V, D] and its bias [V] on one device, blocks as float32. Thread-safe."""
+    """W [V, D] and its bias [V] on one device; rows in blocks become float32. Thread-safe."""
 
     def __init__(self, softmax: Softmax, device: torch.device) -> None:
         self.device, self.vocab_size, self.dim = device, softmax.vocab_size, softmax.dim
@@ -81,7 +80,7 @@ class DeviceMatrix:
             yield slice(start, min(start + step, rows))
 
     def admissible(self, hidden_states: Tensor) -> Tensor:
-        """Return [B] True for finite rows too small to overflow any float32 logit."""
+        """Tell which rows [B] are finite and too small to overflow any float32 logit."""
         most = _norms(hidden_states) * self.largest_norm + self.largest_bias
         return most <= LARGEST_LOGIT
 
@@ -97,7 +96,7 @@ class DeviceMatrix:
         return scores.add_(self.bias)
 
     def slack(self, hidden_states: Tensor) -> Tensor:
-        """Return float64 [B], the bound on the error of a float32 dot with each hidden state."""
+        """Return float64 [B], bounds of the errors of float32 dots with each row."""
         count = self.dim + 1
         gamma = count * UNIT32 / (1 - count * UNIT32)
         return gamma * self.largest_norm * _norms(hidden_states) + count * UNDERFLOW
@@ -110,7 +109,7 @@ class DeviceMatrix:
 
 
 def _norms(hidden_states: Tensor) -> Tensor:
-    """Return at least ||h||, float64 [B]; NaN or infinity if h is not finite."""
+    """Return upper bounds of ||h||, float64 [B]; NaN or infinity if h is not finite."""
     norms: Tensor = torch.linalg.vector_norm(hidden_states, dim=1, dtype=torch.float64)
     return norms * NORM_SPARE
 

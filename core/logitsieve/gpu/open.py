@@ -22,7 +22,7 @@ def is_device(name: str) -> bool:
 
 
 def gpu_device(name: str) -> Any:
-    """Return the torch.device named "cuda" or "cuda:1"; or InvalidRequest, MissingExtra."""
+    """Return the torch.device, such as "cuda:1"; or InvalidRequest, MissingExtra."""
     if _GPU.fullmatch(name) is None:
         raise InvalidRequest("device", repr(name), DEVICES)
     require("gpu", "torch", "triton")
@@ -39,7 +39,7 @@ def gpu_backend(name: str) -> GpuBackend:
 
 
 def gpu_memory(name: str) -> tuple[str, Memory | None]:
-    """Return the full name, such as "cuda:1", and the memory if known; raises like `gpu_device`."""
+    """Return the full name, such as "cuda:1", and the memory if known. See `gpu_device`."""
     from logitsieve.gpu.device import memory_of
 
     device = gpu_device(name)
