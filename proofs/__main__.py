@@ -2,8 +2,7 @@
 
     python -m proofs [--quick] [NAME ...]
 
---quick skips the search for the slack; NAMEs select theorems with these words in their names. Fails
-without Gappa.
+--quick skips the search for the slack; NAMEs select theorems by words of their names.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """e^x of lanes, by reducing the range of x: kernels/simd/exponential.py.
 
-With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is p 2^n,
-exactly. r and p err by rounding, which Gappa bounds, and p by the rest of Taylor's series.
+With n the integer nearest to x / log 2, r = x - n log 2 and p a polynomial of r, e^x is about
+p 2^n, where the product is exact. Gappa bounds the rounding of r and p; p also lacks the rest of
+Taylor's series.
 """
 
 from collections.abc import Iterator
@@ -20,12 +21,12 @@ with localcontext() as digits:
     digits.prec = 50
     LN2 = Decimal(2).ln()
 LN2_OFF = Fraction(1, 10**45)
-PIECES = 16  # that divide the range of r
+PIECES = 16  # of each half of the range of r
 
 
 class ExpLanes(NamedTuple):
     rounding: str  # the operator of theorem.py
-    whole: float  # added to round n to an integer, if that is the method
+    whole: float  # added to round n to an integer; 0 if `rounded` does it
     log2_e: float
     high: float
     low: float
@@ -57,12 +58,12 @@ FLOAT64 = ExpLanes(
 
 
 def rounded_up(value: Fraction) -> Fraction:
-    """Round up to a multiple of a power of two, for Gappa."""
+    """Round up to a multiple of 2^-100, for Gappa."""
     return Fraction(ceil(value * (1 << 100)), 1 << 100)
 
 
 def steps_off(lanes: ExpLanes) -> Fraction:
-    """The distance of n from x / log 2: half, and the rounding of the product."""
+    """Bound the distance of n from x / log 2 by a half and the rounding of the product."""
     return Fraction(1, 2) + abs(Fraction(lanes.lowest)) * 2 * lanes.unit
 
 
@@ -73,7 +74,7 @@ def largest_remainder(lanes: ExpLanes) -> Fraction:
 
 
 def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
-    """The integer n, fused or not; in float64 the sum with `whole` must hold it."""
+    """n is within `steps_off`; in float64 the sum with `whole` holds it."""
     rounding, log2_e = lanes.rounding, number(lanes.log2_e)
     for fused in (True, False):
         names = lanes.traced(fused).locals
@@ -88,7 +89,7 @@ def whole_numbers(lanes: ExpLanes) -> Iterator[str]:
 
 
 def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
-    """The remainder r for nonzero n: the first product and its difference from x are exact."""
+    """Bound the error of r for nonzero n; the first product and its difference from x are exact."""
     rounding, high, low = lanes.rounding, text_of(-lanes.high), text_of(-lanes.low)
     exact = f"x - n * {LN2}"
     below = f"n in [{number(lanes.lowest * 2)}, -1] /\\ x in [{number(lanes.lowest)}, -1b-2]"
@@ -102,7 +103,7 @@ def reduced(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
 
 
 def polynomial(lanes: ExpLanes, off: Fraction) -> Iterator[str]:
-    """The polynomial p, relative to e^r, for r in pieces of its range."""
+    """Bound the error of p relative to e^r, for r in pieces of its range."""
     degree = len(lanes.series) - 1
     edge = largest_remainder(lanes) + Fraction(1, 1 << 20)
     for piece in range(-PIECES, PIECES):
@@ -132,7 +133,7 @@ def left_of_series(lanes: ExpLanes) -> Fraction:
 
 
 def exponentials(lanes: ExpLanes, error: float) -> Checks:
-    """The remainder errs by at most `shifted`; p by that and the rest of the series."""
+    """Bound the error of e^x by those of r (`shifted`), of p, and the rest of the series."""
     shifted = Fraction(9, 8) * lanes.unit / 4 + abs(Fraction(lanes.lowest)) * 2 * lanes.unit**2
     yield from whole_numbers(lanes)
     yield from reduced(lanes, rounded_up(shifted))

@@ -1,7 +1,7 @@
 """Expressions of the kernels for Gappa: the kernels' own Python code, run on symbols.
 
 Arithmetic on symbols writes text, with each operation rounded to the format that Numba computes it
-in; comparisons hold, so that code takes the proven path.
+in. Comparisons are true, so that code takes the proven path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _operator(sign: str, swapped: bool = False) -> Any:
 
 
 class Symbol:
-    """A value of a kernel; `kind` "f" is float32, "d" float64. `size` stands for its magnitude."""
+    """A value of a kernel, of `kind` "f" (float32) or "d" (float64); `size` is its magnitude."""
 
     def __init__(self, text: str, kind: str, size: str = "") -> None:
         self.text, self.kind, self.size = text, kind, size or f"|{text}|"
@@ -79,7 +79,7 @@ def _float32(value: Any) -> Any:
 
 
 def _multiply_add(fused: bool, x: Any, y: Any, z: Any) -> Any:
-    """x y + z in lanes, rounded once or twice; once if x or y is 1, or z is 0."""
+    """Return x y + z, rounded once if `fused`, or if x or y is 1 or z is 0; else twice."""
     if not any(isinstance(value, Symbol) for value in (x, y, z)):
         return x * y + z
     kind = _kind(x, y, z)
@@ -120,9 +120,9 @@ class Traced(NamedTuple):
 def traced(
     function: Any, *args: Any, fused: bool = True, named: tuple[str, ...] = (), **others: Any
 ) -> Traced:
-    """Run a kernel's function on symbols; `others` replace its globals, such as constants.
+    """Run a kernel's function on symbols; `others` replace globals, such as constants.
 
-    After its last assignment, each local in `named` is a symbol of its own name.
+    After its last assignment, each local variable in `named` is a symbol of its own name.
     """
     texts: dict[str, str] = {}
 
@@ -152,7 +152,7 @@ def assigned(function: Any, target: str, fused: bool = True, **names: Any) -> Sy
 
 
 def _globals(function: Any, fused: bool) -> dict[str, Any]:
-    """The globals of a kernel's function; other kernels are traced, too."""
+    """Return the globals of a kernel's function, where other kernels are traced, too."""
 
     def called(other: Any) -> Callable[..., Any]:
         return lambda *args: traced(other, *args, fused=fused).returned

@@ -1,4 +1,4 @@
-"""Bounds by the levels of a sketch on the host (docs/sketch.md)."""
+"""Bounds by the levels of a sketch (docs/sketch.md)."""
 
 from fractions import Fraction
 from functools import partial
@@ -18,40 +18,34 @@ from proofs.theorem import Checks, Theorem, growth, number
 WHOLE = 1 << 24  # below it every integer is a float32, and below twice it every even one
 
 
-# The codes of a tail, and their sums
-
-
 def fours(largest: float) -> Checks:
-    """Magnitudes of four codes add up to a byte: three sums, two quotients and a product round."""
+    """Magnitudes of four codes add up to a byte; three sums, two quotients and a product round."""
     yield Fraction(float(np.float32(largest))) * (1 + growth(6)) + 4 * Fraction(1, 2) < (
         LARGEST_SUM + 1
     )
 
 
 def single(largest: float) -> Checks:
-    """A code is a signed byte: three quotients and a product round."""
+    """A code is a signed byte; three quotients and a product round."""
     yield Fraction(float(np.float32(largest))) * (1 + growth(4)) + Fraction(1, 2) < 128
 
 
 def words(chunks: float) -> Checks:
-    """A chunk adds two bytes of tables to a row's in a word."""
+    """A chunk adds two bytes of tables to a row's word."""
     yield 2 * int(chunks) * LARGEST_SUM < 1 << 16
 
 
 def whole_tails(widest: float) -> Checks:
-    """A group's sums are integers of float32, up to m times the sum M of magnitudes of codes.
+    """A group's sums are exact in float32, up to m S.
 
-    m is the last level's largest odd integer. Twice a sum is even and below 2^25; less m M it is
-    q.g, of magnitude at most m M.
+    m is the last level's largest odd integer, and S sums the magnitudes of codes. Twice a sum is
+    even and below 2^25; less m S it is q.g, of magnitude at most m S.
     """
     yield LEVELS[-1].most * (int(widest) // 4 * LARGEST_SUM) < WHOLE
 
 
-# The bounds
-
-
 def bounds(fused: bool, magnitude: Fraction, goal: str) -> str:
-    """Bounds summed from terms of at most `magnitude`.
+    """Bounds are summed from terms of at most `magnitude`.
 
     `dot` and `tail` are within TWICE of X and Y, the sums of codes; R, K and E are the float64
     factors REST, ERROR and the level's, at least NORMAL.

@@ -24,7 +24,7 @@ DEEPEST = 745  # nats below which e^x is 0 in float64
 
 
 def spread(share: float) -> Checks:
-    """An exponent is rounded twice, and the exponents of all replacements add up to all of it."""
+    """An exponent is rounded twice; the exponents of all replacements add up to at most it."""
     most, twice = -Fraction(LOWEST64), 2 * U64 + U64 * U64
     loaded: dict[str, Any] = {"logits": [Symbol("x", "d")], "i": 0, "top": Symbol("n", "d")}
     exponent = assigned(log_z._sum_of_exponentials, "scaled", scale=Symbol("s", "d"), **loaded)
@@ -35,7 +35,7 @@ def spread(share: float) -> Checks:
 
 
 def step(share: float) -> Checks:
-    """Lanes and pairs of a chunk; the chunk; and per chunk an exponential, a sum and a product."""
+    """Additions of lanes, pairs and chunks round, and for each chunk an exponential, a product."""
     for rows in ROWS:
         chunks = rows // CHUNK + 1
         rounded = growth(CHUNK // LANES + LANES.bit_length() - 1 + 3 * chunks, U64)
@@ -44,13 +44,13 @@ def step(share: float) -> Checks:
 
 
 def tiny(least: float) -> Checks:
-    """An exponential taken for 0, and its growth by replacements."""
+    """An exponential is taken for 0, and would have grown by replacements of the top."""
     below = 1 / exponential_below(-Fraction(LOWEST64) * (1 - 4 * U64))
     yield below + 2 * Fraction(2) ** -1074 <= Fraction(least) * (1 - COMPUTED)
 
 
 def log_error(share: float) -> Checks:
-    """log1p of an end of the interval, and this product."""
+    """log1p of an end of the interval rounds, and so does the product with the share."""
     yield (1 + LIBM) * (1 + U64) * (1 - Fraction(share)) <= 1
     yield (1 - LIBM) * (1 - U64) * (1 + Fraction(share)) >= 1
 
@@ -60,11 +60,10 @@ def rough(share: float) -> Checks:
 
 
 def rounded(share: float) -> Checks:
-    """A scaled logit less the largest, `most`; at most 88 nats.
+    """Bound the rounding of a scaled logit less the largest, `most`; it is at most 88 nats.
 
-    `w` is a logit, rounded, times the rounded scale, rounded too unless the CPU fuses it with the
-    subtraction. `u` is what numbers below float32's normal ones lose. All rows are exact above
-    LOOSE / ROUNDED.
+    `w` is a rounded logit times the rounded scale, rounded too unless the CPU fuses it with the
+    subtraction. `u` is the loss of subnormal numbers. Above LOOSE / ROUNDED all rows are exact.
     """
     thrice = number((1 + U32) ** 3 - 1)
     parts = [(low << power, (low + 1) << power) for power in range(17) for low in range(4, 8)]
@@ -79,9 +78,9 @@ def rounded(share: float) -> Checks:
 
 
 def quick_sums(share: float, each: float) -> Checks:
-    """A row's own exponent, a product and a difference; its addition; and rescaling earlier ones.
+    """A row's exponent is a rounded product and difference; adding it rescales earlier rows.
 
-    The product's error is of DEEPEST, here, and of the largest logit, in `logarithm`.
+    The product's error is relative to DEEPEST here, and to the largest logit in `logarithm`.
     """
     for rows in ROWS:
         exponents = 2 * DEEPEST * U64 * (1 + U64)
@@ -90,20 +89,20 @@ def quick_sums(share: float, each: float) -> Checks:
 
 
 def clamped(least: float) -> Checks:
-    """e^-87, which replaces smaller exponentials."""
+    """e^-87 replaces smaller exponentials."""
     most = 1 / exponential_below(-Fraction(float(LOWEST))) * (1 + Fraction(ERROR32))
     yield most <= Fraction(least) * (1 - COMPUTED)
 
 
 def logarithm(share: float, flat: float) -> Checks:
-    """A logarithm of at most 37 nats, either way, and its addition to the largest scaled logit."""
+    """A logarithm within 37 nats of 0, and its addition to the largest scaled logit, round."""
     nats = 37
     yield LIBM * nats + U64 * nats * (1 + LIBM) + COMPUTED / 16 <= Fraction(share) * Fraction(flat)
     yield Fraction(share) >= 2 * U64
 
 
 def printed(share: float) -> Checks:
-    """y - h minus its share of |y| + h: a distance, rounded twice, and an end of log(1 + S)."""
+    """y - h less a share of |y| + h is a lower bound; y was rounded twice, h ends log(1 + S)."""
     twice = number(2 * U64 + U64 * U64)
     for y, h in product(range(8), range(8)):
         if max(y, h) >= 4:  # in quarters: one of them is from 1 to 2
@@ -116,12 +115,12 @@ def printed(share: float) -> Checks:
 
 
 def ranks(share: float) -> Checks:
-    """A logit's distance, log p, a score, the share and a quotient, in all magnitudes."""
+    """A logit's distance from the top, log p, a score, the share and a quotient round."""
     yield growth(5, U64) <= Fraction(share) * (1 - COMPUTED)
 
 
 def raised(share: float) -> Checks:
-    """The sum of exponentials of a row's ids, each added once; its logarithm."""
+    """The sum of exponentials of a row's ids, and its logarithm, round."""
     for count in ROWS[1:]:
         lost = growth(2, LIBM) + growth(count - 1, U64) * (1 + LIBM)
         yield lost * (1 + lost) <= Fraction(share) * count * (1 - COMPUTED)

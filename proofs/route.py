@@ -1,13 +1,11 @@
-"""Routing by int8 (kernels/screen/route.py): approximations of all dots, and their slack.
+"""Routing by int8 (kernels/screen/route.py): approximations S s g of all dots, and their slack.
 
-A centroid is v = s q + r, a query h = g z + t, and S = q.z an integer. In exact numbers v.h is
-within ||r|| ||h|| + ||s q|| ||t|| of S s g. The roundings of S s g to float32, and of `dot64`, are
-shares of
+S = q.z is an integer. Rounding of S s g to float32, and of `dot64`, is bounded by shares of
 
-    reach = (n + e) (||h|| + ||t||),
+    reach = (n + e) (||h|| + ||t||) >= ||s q|| ||g z||.
 
-with e >= ||r|| and n >= ||v||, at least ||s q|| ||g z||. Above LARGEST_LOGIT there is no
-approximation. Below it, only s g may overflow, with S = 0: NaN rules no centroid out.
+Above LARGEST_LOGIT there is no approximation. Below it, only s g may overflow, with S = 0: NaN
+rules no centroid out.
 """
 
 from collections.abc import Iterator
@@ -30,12 +28,12 @@ APPROXIMATION = "f(f(S) * f(s * g))"
 
 
 def lost(dim: int) -> Fraction:
-    """The share that a slack lacks: the roundings of t, of two norms, and of ten steps."""
+    """Return the share that a slack lacks by rounding of t, of two norms, and of ten steps."""
     return growth(lane_steps(dim) + 16, U64)
 
 
 def stored_error(spare: float) -> Checks:
-    """An exact product; difference, squares, sums, the root (squared here), a product round."""
+    """s q is exact; a difference, squares, sums, the root (squared here) and a product round."""
     yield """s = f(s_);
     { @FIX(q, 0) /\\ |q| <= 127 /\\ |s * q| <= 1b127 -> d(s * q) - s * q in [0, 0] }"""
     for dim in ROUTED:
@@ -43,20 +41,20 @@ def stored_error(spare: float) -> Checks:
 
 
 def slack(spare: float) -> Checks:
-    """Roundings to float64 of ||r|| ||h|| and of ||s q|| ||t||."""
+    """||r|| ||h|| and ||s q|| ||t|| are rounded to float64."""
     for dim in ROUTED:
         yield Fraction(spare) * (1 - lost(dim)) * (1 - SPARED) >= 1
 
 
 def scaled_sums() -> Iterator[str]:
-    """The relative error of an approximation with s g at least 2^-125."""
+    """Bound the relative error of an approximation with s g of at least 2^-125."""
     yield f"""s = f(s_); g = f(g_);
     {{ @FIX(S, 0) /\\ |S| in [1, 1b31] /\\ s * g in [1b-125, 1b126] /\\ |S * (s * g)| <= 1b127
     -> {APPROXIMATION} -/ (S * (s * g)) in [{number(-THRICE)}, {number(THRICE)}] }}"""
 
 
 def margin(share: float) -> Checks:
-    """Shares of `reach`: the roundings of an approximation, and of `dot64`."""
+    """Bound the errors of an approximation and of `dot64`, relative to `reach`."""
     yield from scaled_sums()
     for dim in ROUTED:
         allowed = Fraction(share) * (1 - lost(dim)) * (1 - SPARED)
@@ -64,7 +62,7 @@ def margin(share: float) -> Checks:
 
 
 def underflow(each: float) -> Checks:
-    """An approximation with smaller s g, for D up to 2^p and above its half."""
+    """Bound the error of an approximation with smaller s g, for D from 2^(p-1) to 2^p."""
     for p in range(route.LARGEST_DIM.bit_length()):
         most, least_dim = LARGEST_CODE**2 << p, max(1, 1 << p >> 1)
         yield f"""s = f(s_); g = f(g_);
@@ -73,7 +71,7 @@ def underflow(each: float) -> Checks:
 
 
 def finite(largest: float) -> Checks:
-    """An approximation, which `reach` bounds up to its own rounding."""
+    """Approximations are bounded by `reach`, up to their own rounding."""
     for dim in ROUTED:
         most = Fraction(largest) * (1 + growth(lane_steps(dim) + 16, U64)) * (1 + THRICE)
         yield most + 1 <= Fraction(MOST32)

@@ -1,4 +1,4 @@
-"""Errors of float32 logits, and thresholds from both kinds of logits: kernels/topk."""
+"""Errors of float32 logits, and thresholds from float32 and from exact logits: kernels/topk."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -26,19 +26,19 @@ from proofs.theorem import (
     number,
 )
 
-VALUE = 2  # roundings of a number of w: code times scale, and the sum with its low
-# The part of a slack that its theorems leave for computing a threshold.
+VALUE = 2  # roundings of a number of w: of code times scale, and of the sum with low
+# The share of a slack that its theorems leave for computing a threshold.
 SPARED = Fraction(1, 1 << 49)
 
 
 def largest_norm(spare: float) -> Checks:
-    """Squares are exact; their sum, its root and this product round."""
+    """Squares are exact; their sum, its root and the product with `spare` round."""
     for dim in DIMS:
         yield growth(lane_steps(dim), U64) / 2 + 3 * U64 <= Fraction(spare) - 1
 
 
 def slack(spare: float, dot64: float) -> Checks:
-    """Relative to ||w|| ||h||: a float32 dot in any order, and dot64; computed in float64."""
+    """Bound errors of a float32 dot in any order and of dot64, relative to ||w|| ||h||."""
     for dim in DIMS:
         gamma = growth(dim)
         computed = (Fraction(spare) * gamma + Fraction(dot64)) * (1 - 12 * U64)
@@ -48,29 +48,29 @@ def slack(spare: float, dot64: float) -> Checks:
 
 
 def slack_underflow(each: float) -> Checks:
-    """Products of two dots and a compared logit lose 2^-150 each."""
+    """Each product of two dots, and a compared logit, lose 2^-150."""
     for dim in DIMS:
         lost = (2 * dim * (1 + growth(dim)) + 1) * Fraction(2) ** -150
         yield lost <= 2 * dim * Fraction(each) * (1 - SPARED)
 
 
 def coded_slack(steps: float, dot64: float, norm: float) -> Checks:
-    """Relative to ||parts|| ||g||: numbers of w, the sum of a row's spans, and parts as floats.
+    """Bound errors of numbers of w, of a sum over spans, and of parts, relative to ||parts|| ||g||.
 
     Eight lanes add a term for each 32 coordinates and one for their low, or one for each 16; then
-    come their tree and hidden's scale.
+    come the tree of lanes and the query's scale.
     """
     for dim in range(32, LARGEST_DIM + 1, 32):
         off = growth(dim // 16 + 3 + 1 + VALUE) * (1 + growth(VALUE))
         computed = (Fraction(dim, LANES) + Fraction(steps)) * U32 * Fraction(GAMMA_SPARE)
         yield off <= computed * (1 - 12 * U64)
         yield growth(lane_steps(dim) + 1, U64) + 12 * U64 <= Fraction(dot64) * (1 - SPARED)
-        # ||h - g||: a rounded difference, squares, their sum, its root and this product.
+        # ||h - g||: a rounded difference, squares, their sum, its root and the product with norm.
         yield growth(lane_steps(dim) + 2, U64) / 2 + 4 * U64 <= Fraction(norm) - 1
 
 
 def exact_sums(code: float) -> Checks:
-    """Four products of a lane, and the codes of 32 coordinates, are integers of float32."""
+    """Sums of four products of a lane, and of the codes of 32 coordinates, fit float32."""
     yield 4 * 128 * int(code) <= 1 << 24
     yield 32 * int(code) <= 1 << 24
 
@@ -81,7 +81,7 @@ def finite(largest: float) -> Checks:
 
 
 def threshold64(computed: Symbol, share: float, rounded: Fraction, slack: str) -> Iterator[str]:
-    """w - slack - share |w| is at most w - rounded |w| - slack, up to SPARED, in any binade."""
+    """In any binade w - slack - share |w| is at most w - rounded |w| - slack, up to SPARED."""
     exact = f"w - {slack} - {number(share)} * a"
     for a, s, allowed in (((1, 2), (0, 2), Fraction(share) - rounded), ((0, 1), (1, 2), SPARED)):
         yield f"""w = d(w_); s = d(s_); a = d(a_);
@@ -93,14 +93,14 @@ WORST, OF_SLACK = Symbol("w", "d", "a"), Symbol("s", "d")
 
 
 def rounding64(share: float) -> Checks:
-    """The worst of k exact logits: sums, rounded when the bias was added."""
+    """A threshold from the worst of k exact logits, which adding the bias rounded."""
     worst: dict[str, Any] = {"values": {0: WORST}, "state": {SLACK: OF_SLACK}}
     threshold = assigned(scan.decide, "state[THRESHOLD]", ROUNDING64=share, **worst)
     yield from threshold64(threshold, share, U64, "s")
 
 
 def rounding32(share: float) -> Checks:
-    """The k-th best of float32 logits, rounded similarly."""
+    """A threshold from the k-th best float32 logit, which adding the bias rounded."""
     ranked: dict[str, Any] = {"ranked": WORST, "state": {SLACK: OF_SLACK}}
     floor = assigned(scan.decide_above, "floor", ROUNDING32=share, **ranked)
     yield from threshold64(floor, share, U32, "2b0 * s")

@@ -1,4 +1,4 @@
-"""The parts of a sketch's bounds, on the host (docs/sketch.md)."""
+"""The parts of a sketch's bounds (docs/sketch.md, and M in README.md)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -16,21 +16,18 @@ from logitsieve.kernels.sketch.thresholds import reached_by
 from proofs.expression import Symbol, assigned, traced
 from proofs.theorem import DIMS, MOST32, U32, U64, Checks, Theorem, growth, nearer_one, number
 
-# The part of a margin that its theorems leave for rounding a threshold.
+# The share of a margin that its theorems leave for rounding a threshold.
 SPARED = Fraction(1, 1 << 21)
-# The error, relative to T, that the check of a sketch accepts.
+# The error, relative to M, that the check of a sketch accepts.
 ACCEPTED = Fraction(COORDINATE_ROUNDING) - 1
-# Exponents of T, down to where 1e-30 covers all rounding. The others differ only in their distance
+# Exponents of M, down to where 1e-30 covers all rounding. Binades differ only in their distance
 # from underflow, which matters most to the first.
 BINADES = range(-84, 127, 15)
 TREE = 4  # steps that add sixteen lanes
 
 
-# One product more
-
-
 def one_step(unit: float) -> Checks:
-    """A product, a sum and their fusion round to `unit`; only products underflow."""
+    """A product, a sum, and both fused round to `unit`; only products underflow."""
     floats = "x = f(x_); y = f(y_); z = f(z_);\n"
     for exact in ("x * y", "z + x * y"):
         relative = f"|{exact}| in [1b-125, 1b127] -> f({exact}) -/ ({exact}) in"
@@ -41,12 +38,12 @@ def one_step(unit: float) -> Checks:
 
 
 def lane_steps(dim: int) -> int:
-    """Count a product's roundings: its lane's sum, then sixteen lanes."""
+    """Count the roundings of a product in its lane's sum and in the sum of sixteen lanes."""
     return ceil(dim / LANES) + TREE
 
 
 def coordinate(steps: float, spare: float) -> Checks:
-    """Errors of U h and L y, if norms of h and y, but not of U and L, may be too small."""
+    """Bound the error of U h, if the norm of h, but not of U, may be too small."""
     for dim in DIMS:
         off = growth(lane_steps(dim)) * (1 + growth(lane_steps(dim), U64))
         yield off <= (Fraction(dim, LANES) + Fraction(steps)) * Fraction(spare) * U32 * (
@@ -55,31 +52,28 @@ def coordinate(steps: float, spare: float) -> Checks:
 
 
 def coordinate_underflow(each: float) -> Checks:
-    """D products a coordinate, 2^-150 each, and at most D coordinates."""
+    """Each of D products loses 2^-150, for at most D coordinates."""
     for dim in DIMS:
         root = isqrt(dim - 1) + 1
         yield root * dim * Fraction(2) ** -150 <= dim * Fraction(each) * (1 - SPARED)
 
 
 def summed(spare: float) -> Checks:
-    """Norms of D norms of D quotients, or of up to D sums of D products, in any order."""
+    """The norm of D norms of D numbers is summed in any order."""
     for dim in DIMS:
         yield growth(2 * dim + 16, U64) <= Fraction(spare) - 1
 
 
 def norm(spare: float) -> Checks:
-    """A rounded difference, its square, the sum, the root, and its use."""
+    """A difference, its square, the sum, the root and a product with it round."""
     for dim in DIMS:
         yield growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
 
 
 def stored(spare: float) -> Checks:
-    """Norms of the builder, summed in any order, and ||g||, which multiplies kappa."""
+    """The builder's norms are summed in any order; so is ||g||, which multiplies kappa."""
     for dim in DIMS:
         yield growth(dim + 16, U64) + growth(lane_steps(dim) + 8, U64) <= Fraction(spare) - 1
-
-
-# The bound itself
 
 
 TWICE = 2 * U32 + U32 * U32  # two roundings
@@ -87,7 +81,7 @@ Bounds = Callable[[bool, Fraction, str], str]  # fused, the magnitude of terms, 
 
 
 def scaled_sums(largest: int = 1 << 31, code: float = LARGEST_CODE) -> Checks:
-    """dot = float(sum) scale is within TWICE of sum scale, for a query with codes up to `code`."""
+    """float(sum) scale is within TWICE of sum scale, for a query with codes up to `code`."""
     least, most = SMALLEST / code / 2, 2 * LARGEST / code
     yield f"""scale = f(scale_); dot = f(f(S) * scale);
     {{ @FIX(S, 0) /\\ |S| in [1, {largest}] /\\ scale in [{number(least)}, {number(most)}]
@@ -101,7 +95,7 @@ def margins(
     binades: Iterable[int],
     fusions: tuple[bool, ...] = (True, False),
 ) -> Iterator[str]:
-    """Both ends of `bounds` err by at most that share of the least T of each half binade."""
+    """The ends of `bounds` err by at most a share of the least M of each half binade."""
     for power, half, fused, off in product(binades, (2, 3), fusions, ends):
         least = Fraction(2) ** (power - 1) * half
         allowed = (Fraction(share) - ACCEPTED) * (1 - SPARED) * least
@@ -109,7 +103,7 @@ def margins(
 
 
 def underflow(least: float, bounds: Bounds, ends: tuple[str, ...], power: int) -> Checks:
-    """On both sides of the T that needs no more than its share, 2^power above the least binade."""
+    """For an M of up to 2^power times the least binade, `least` covers all errors."""
     allowed = Fraction(least) * (1 - SPARED)
     for fused, off in product((True, False), ends):
         yield bounds(fused, Fraction(2) ** (BINADES[0] + power), f"|{off}| <= {number(allowed)}")
@@ -126,7 +120,7 @@ def normal(least: float) -> Checks:
 
 
 def whole_sums(width: float) -> Checks:
-    """Sums of codes (also -128, which no builder writes) times fifteen-bit ones are below 2^31."""
+    """Sums of codes (even -128, which no builder writes) times codes of a query fit 31 bits."""
     yield 128 * int(LARGEST_CODE) * int(width) < 1 << 31
 
 
@@ -145,9 +139,6 @@ def codes(no_larger: float) -> Checks:
     / (1 + (scale - m / {most}) / (m / {most})) {{ m <> 0, scale <> 0 }};"""
 
 
-# Rounding of a threshold and of a bound
-
-
 CUT = Symbol("w", "d", "a"), Symbol("m", "d")  # a threshold and the margin
 
 
@@ -161,9 +152,9 @@ def rounded_below(share: float) -> Checks:
 def float32_cuts(
     off: str, share: float | Fraction, other: float | Fraction = SPARED, floats: str = "d"
 ) -> Iterator[str]:
-    """`off` is at most share |w| and `other` of m, which is at least LEAST_MARGIN.
+    """`off` is at most share |w| + other m, where m is at least LEAST_MARGIN.
 
-    Of m and w in `floats`, with a = |w|, one is in a binade and the other no larger.
+    One of m and a = |w| is in a binade, and the other is no larger.
     """
     for power, half in product((-100, *BINADES), (2, 3)):
         low = Fraction(2) ** (power - 1) * half
@@ -191,7 +182,7 @@ def rounded_above(share: float) -> Checks:
 
 
 def exact_steps(steps: float, unit: float) -> Checks:
-    """Products are exact, sums round; the rounding of the bias is within the share of T."""
+    """Products are exact, sums round; the rounding of the bias is within the share of M."""
     yield "x = f(x_); y = f(y_); { |x * y| <= 1b256 -> d(x * y) - x * y in [0, 0] }"
     for dim in DIMS:
         allowed = (dim + Fraction(steps)) * Fraction(unit)
@@ -199,7 +190,7 @@ def exact_steps(steps: float, unit: float) -> Checks:
 
 
 def left(spare: float) -> Checks:
-    """||E h|| + ||y|| in float64, these products, and SPARED."""
+    """||h|| is computed in float64, the products with it round, and SPARED is left."""
     for dim in DIMS:
         yield (1 + growth(lane_steps(dim) + 8, U64)) * (1 + 2 * SPARED) <= Fraction(spare)
 

@@ -2,7 +2,7 @@
 
 Gappa (Daumas, Melquiond 2010, Certification of bounds on expressions involving rounded operators)
 proves bounds of expressions with every rounding. It ignores overflow, so values are bounded too.
-Counts, such as the roundings of a sum, are compared as fractions.
+The number of roundings of a sum, and the like, are compared as fractions.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from typing import NamedTuple
 # float32 and float64, to nearest and ties to even; a broken assumption is an error.
 ROUNDINGS = "@f = float<ieee_32,ne>;\n@d = float<ieee_64,ne>;\n"
 MOST32 = float.fromhex("0x1.fffffep127")
-OPTIONS = "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"  # of Gappa
+OPTIONS = "-Wno-unbound-variable", "-Eno-auto-dichotomy", "-Eprecision=128"
 UNPROVEN = "properties were not satisfied", "no contradiction was found", "Error: the range of"
 UNEQUAL = "not trivially equal"
 
@@ -37,9 +37,9 @@ class Theorem(NamedTuple):
     """A promise of a constant; `checks` are scripts for Gappa and truth values."""
 
     name: str
-    constant: str  # the module below logitsieve, and its name there
+    constant: str  # its module below logitsieve, and its name
     checks: Callable[[float], Checks]
-    slack: float  # weakened by this factor, the constant is not proven; inf: not needed
+    slack: float  # the theorem fails if the constant is weakened by this factor; inf: never
     weakened: Callable[[float, float], float] = truediv
 
     @property
@@ -53,7 +53,7 @@ class Theorem(NamedTuple):
         )
 
     def proven_slack(self) -> float:
-        """Return the largest proven factor that weakens the constant, to 3 %, rounded down."""
+        """Return the largest factor that weakens the constant and is proven, to 3 %."""
         if self.slack == inf:
             return inf
         low, high = 1.0, self.slack
@@ -71,7 +71,7 @@ def gappa() -> str | None:
 
 @cache
 def proven(script: str) -> bool:
-    """True if Gappa proves it; RuntimeError if it cannot read it, or a hint is no equality."""
+    """Tell whether Gappa proves it; RuntimeError for a bad script or a hint that is no equality."""
     done = subprocess.run(
         [gappa() or "gappa", *OPTIONS],
         input=ROUNDINGS + script,
@@ -94,5 +94,5 @@ def number(value: float | Fraction) -> str:
 
 
 def growth(steps: int | Fraction, unit: Fraction = U32) -> Fraction:
-    """At least (1 + unit)^steps - 1 (Higham 2002, Accuracy and Stability, lemma 3.1)."""
+    """Bound (1 + unit)^steps - 1 (Higham 2002, Accuracy and Stability, lemma 3.1)."""
     return steps * unit / (1 - steps * unit)
