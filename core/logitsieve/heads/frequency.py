@@ -11,8 +11,6 @@ from logitsieve.heads._base.spec import PartSpec, TensorSpec, all_different
 
 
 class FrequencyHead(ClusteredHead):
-    """Evaluates the first `n` ids of the part, which are one cluster for every query."""
-
     name = "frequency"
     part = PartSpec("frequency", {"ids": TensorSpec("int32", ("V",), "ids", "V")}, all_different)
     probed = "n"

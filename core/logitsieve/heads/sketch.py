@@ -152,8 +152,8 @@ class SketchHead(Head):
     ) -> tuple[BestWithLogZ, Float64]:  # fmt: skip
         """Return the k best rows as far as draws need them, and floors [B] of their logits.
 
-        Rows below a floor may be missing: a filter removes them, or they can win only by noise as
-        large as that of about OTHERS rows. `how` may have 0 samples. `summed` estimates log Z.
+        Rows below a floor may be missing: a filter removes them, or they win only by noise that
+        about OTHERS rows have. `how` may have 0 samples. `summed` estimates log Z.
         """
         best = empty_best(len(hidden_states), k)
         asked = (

@@ -17,8 +17,6 @@ from logitsieve.kernels.retrieval.preview import SCORES_AT_ONCE, preview_scores,
 
 
 class SvdHead(SelectingHead):
-    """Evaluates the `candidates` rows with the largest logits in `width` rotated dimensions."""
-
     name = "svd"
     part = PartSpec(
         "svd",

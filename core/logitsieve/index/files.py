@@ -107,7 +107,7 @@ def write_file(file: Path, content: Iterable[bytes | memoryview]) -> tuple[int, 
 
 def link_or_copy(source: Path, file: Path) -> str | None:
     """Hard-link `source` as `file`, durably; if that fails, copy it and return its sha256."""
-    source = source.resolve(strict=True)  # a hard link to a symbolic link would stay symbolic
+    source = source.resolve(strict=True)  # a hard link to a symbolic link would be symbolic, too
     try:
         file.hardlink_to(source)
     except OSError:  # on another file system, say, or for another user's file

@@ -57,10 +57,6 @@ class Contents:
     mapped: Mapping[str, TensorFile]
     calibration: Mapping[str, Any] | None
 
-    def file(self, entry: FileEntry) -> Path:
-        """Return the path of a file."""
-        return self.path / entry.file
-
 
 def read_contents(path: Path | str) -> Contents:
     """Map `path` and check its structure; IndexUnreadable names the fault."""

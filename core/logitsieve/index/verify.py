@@ -53,7 +53,7 @@ def verify_contents(
             report = counter(progress, "rows", len(rows))
             check_rows(contents.softmax, contents.parts[SKETCH.name], rows, report)
         except ValueError as error:
-            file = contents.file(contents.manifest.parts[SKETCH.name])
+            file = contents.path / contents.manifest.parts[SKETCH.name].file
             raise IndexUnreadable(file, f"not the sketch of this matrix: {error}") from error
 
 
@@ -71,7 +71,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
     manifest, softmax = contents.manifest, contents.softmax
 
     def hash_softmax(report: Report) -> None:
-        file = contents.file(manifest.parts["softmax"])
+        file = contents.path / manifest.parts["softmax"].file
         with as_unreadable(file):
             check_scales(softmax.matrix)
         sha256 = softmax_sha256(softmax.matrix, softmax.bias, report)
@@ -80,7 +80,7 @@ def _jobs(contents: Contents) -> list[tuple[int, Callable[[Report], None]]]:
             raise IndexUnreadable(file, reason)
 
     def read_numbers(part: str, arrays: Arrays, report: Report) -> None:
-        with as_unreadable(contents.file(manifest.parts[part])):
+        with as_unreadable(contents.path / manifest.parts[part].file):
             check_values(spec_of(part, arrays), arrays, report)
 
     def check_vocabulary(report: Report) -> None:
@@ -106,7 +106,7 @@ def check_scales(matrix: StoredMatrix) -> None:
 
 
 def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
-    file, digest = contents.file(entry), hashlib.sha256()
+    file, digest = contents.path / entry.file, hashlib.sha256()
     for piece in _pieces(file, contents.mapped.get(entry.file)):
         digest.update(piece)
         report(len(piece))
@@ -145,7 +145,7 @@ def fingerprint(contents: Contents) -> str:
     statuses = []
     for entry in contents.manifest.files():
         mapped = contents.mapped.get(entry.file)
-        status = regular(contents.file(entry)) if mapped is None else mapped.status
+        status = regular(contents.path / entry.file) if mapped is None else mapped.status
         # A program can set the modification time back, but not the status-change time.
         times = [status.st_mtime_ns, status.st_ctime_ns]
         statuses.append([status.st_dev, status.st_ino, status.st_size, *times])

@@ -6,9 +6,9 @@ bits, J = L N planes, G groups of 16 rows. CSR row r has offsets[r] .. offsets[r
 
 An entry kernel takes the `address` of a descriptor (of W, unless it says otherwise) and answers
 rows start .. stop-1 of hidden [B, D]. It returns -1, or the first row that is not finite or too
-large.
+large; kernels of heads return a status (`TopKernel`). Results do not depend on batch or CPU.
 """
 
 from logitsieve.utils.environment import require
 
-require("server", "numba")  # a client that computes nothing does without it
+require("server", "numba")  # a client alone does without it

@@ -36,7 +36,6 @@ class Edits(NamedTuple):
         return self.mask is not None and not self.ids.size
 
     def remaining(self, vocab_size: int) -> Int64:
-        """Count the allowed ids of each row, [B]."""
         if self.mask is not None and not self.ids.size:
             return count_bits(self.mask)
         named = self.answerable()

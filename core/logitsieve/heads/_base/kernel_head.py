@@ -47,7 +47,7 @@ from logitsieve.kernels.topk.descriptor import masked_by, shares_of
 from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
-FEW_ROWS = 2 * ROWS_A_SLICE  # threads divide W instead of fewer rows of hidden_states
+FEW_ROWS = 2 * ROWS_A_SLICE  # for fewer rows of hidden_states threads divide W instead
 # A thread's share of W has SHARE_BYTES or more, and takes twice its hand-over to read.
 SHARE_BYTES, READ_BYTES_PER_NS = 1 << 21, 20
 SHARE_ANSWERS = 16  # rows of W that a share has for each answer, or more
@@ -324,7 +324,6 @@ class Head(ABC):
         return ids, logits, joined(log_z)
 
     def warm(self) -> None:
-        """Compile each kernel, by calling it once."""
         zeros = np.zeros((1, self._dim), np.float32)
         self.topk(zeros, 1)
         self.candidates(zeros, 1)
@@ -347,8 +346,6 @@ class ListingHead(Head):
 
 
 class SelectingHead(ListingHead):
-    """Answers from the rows that `select` lists."""
-
     def _kernel(
         self, address: int, hidden_states: Float32, ids: Int32, logits: Float32, scanned: Int32,
         start: int, stop: int,
@@ -385,7 +382,7 @@ class ClusteredHead(ListingHead):
         rows, size = len(hidden_states), self._vocab_size
         clusters = np.empty((rows, self._probes), np.int32)
         refuse_first([screen_routes(self._address, hidden_states, clusters)])
-        if clusters.size == 1:  # the usual case: one list as it is
+        if clusters.size == 1:  # the usual case
             first, end = self._list_offsets[clusters[0, 0] : clusters[0, 0] + 2]
             return np.array([0, end - first]), self._list_ids[first:end].copy()
         offsets, places = select_rows(self._list_offsets, clusters.ravel())

@@ -1,8 +1,8 @@
 """Approximate logits (scores) from few rotated dimensions, and the rows that score best.
 
-Sixteen rows are stored column by column, so no sum runs across lanes, and a score does not depend
-on the batch. The best rows are kept as int64 keys, with the score above and the complement of the
-id below; when the buffer is full, the worst are dropped.
+Sixteen rows are stored column by column, so no sum runs across lanes. The best rows are kept as
+int64 keys, with the score above and the complement of the id below; when the buffer is full, the
+worst are dropped.
 
 Shape letters: R rank, W width (W <= R), N rows selected.
 """

@@ -142,7 +142,7 @@ def gumbel_sample(
 
     `values` [E] replace the logits of `edited` ids, -inf to exclude them; then top_p and min_p
     apply, as in Hugging Face. Row i of W has the noise of id first_id + i, with first_id a multiple
-    of 32. Results do not depend on the batch.
+    of 32.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]

@@ -44,10 +44,7 @@ STATE = 3
     " int64, int64)"
 )
 def dense_log_z(address, hidden, scale, offsets, edited, values, log_z, start, stop):
-    """Fill log_z [B, 4]; `values` [E] replace the logits of `edited` ids, in ascending order.
-
-    -inf excludes an id. Results do not depend on the batch.
-    """
+    """Fill log_z [B, 4]; `values` [E] replace the logits of ascending `edited` ids."""
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]
     each = padded(dim) + CHUNK + STATE

@@ -1,7 +1,7 @@
 """A proven interval of log Z, and the best rows, from one pass of float32 dots.
 
 Heavy rows, which may weigh more than e^-NEAR of the sum so far, are computed by `dot64`; light rows
-are float32 dots, within `slack`. Results depend neither on the batch nor on how rows are stored.
+are float32 dots, within `slack`.
 
 The error of a light row's exponent is scale * slack, and the rounding of the logit, of the scale
 and of the difference to the largest: ROUNDED times (|largest| + 90), as no exponent is taken to be

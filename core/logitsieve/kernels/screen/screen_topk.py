@@ -183,10 +183,6 @@ def _answer_block(descriptor, scratch, hidden, ids, first, count, sizes, scanned
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def screen_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B], which is -1 for fewer than K candidates.
-
-    Returns the number of such rows, or -1 - r if row r is refused.
-    """
     descriptor, limit = int64_pointer(address), ids.shape[1]
     sizes, unfilled = _scratch_sizes(descriptor, stop - start, limit), 0
     block, each, logits_size, grouped = sizes
@@ -216,7 +212,7 @@ def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
     """Like `screen_topk` with float64 logits, log_z [B, 4] and its standard errors [B].
 
     log Z is of the best cluster's list and the estimate for all other rows. A row with an error
-    above MOST_ERROR has a scanned of -1, too. Returns -1 or the first refused row.
+    above MOST_ERROR has a scanned of -1, too.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     sizes = _scratch_sizes(descriptor, stop - start, limit)
@@ -252,7 +248,7 @@ def screen_log_z(address, hidden, ids, logits, log_z, errors, scanned, start, st
 
 @kernel("(int64, float32[:,::1], int32[:,::1])")
 def screen_routes(address, hidden, clusters):
-    """Fill clusters [B, P], C for rows that escalate; return -1 or the first refused row."""
+    """Fill clusters [B, P], C for rows that escalate."""
     descriptor = int64_pointer(address)
     (rows, dim), probes, one, bad = hidden.shape, clusters.shape[1], np.int64(1), -1
     scratch = np.empty(query_size(dim, probes) + _logits_size(descriptor), np.float64)

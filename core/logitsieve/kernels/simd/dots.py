@@ -96,8 +96,7 @@ def dots64_2x1(W, other_W, h, dim):
 def dots(W, rows, H, hidden, dim):
     """Return float32 dots of rows of W at offsets `rows` with rows of H at `hidden`, two tuples.
 
-    Dots with the first row of H come first. The bits are the same on every CPU and for tuples of
-    any size.
+    Dots with the first row of H come first. Bits do not depend on the sizes of tuples.
     """
     totals, end = outer_zeros(H, rows, hidden), dim - dim % LANES
     for d in range(0, end, LANES):

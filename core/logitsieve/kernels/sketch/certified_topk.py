@@ -99,7 +99,6 @@ def _sizes(descriptor, rows, limit):
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def certified_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor, limit, status = int64_pointer(address), ids.shape[1], 0
     block, size, groups = _sizes(descriptor, stop - start, limit)
     scratch = np.empty(size, np.float64)
@@ -129,8 +128,7 @@ def sketch_sums(
     """Like `certified_topk` with float64 logits and, if `summed`, sums [B, 3] at a scale.
 
     `sums` are MOST, TOTAL and VARIANCE of queries.py. Rows below floors [B] may be missing;
-    sampling/floors.py explains `needed` and `share`. `first_groups` of K must not be 0. Returns -1
-    or the first refused row.
+    sampling/floors.py explains `needed` and `share`. `first_groups` of K must not be 0.
     """
     descriptor, limit, bad = int64_pointer(address), ids.shape[1], -1
     block, size, groups = _sizes(descriptor, stop - start, limit)
@@ -182,7 +180,7 @@ def estimate_log_z(sums, logits, scale, log_z, errors):
 def certified_candidates(address, hidden, least):
     """Return the rows that `certified_topk` computes for `least` answers, and exact logits.
 
-    They are (-1 or the first refused row, offsets [B+1], ids, logits, upper [B]). No other logit
+    Returns (-1 or the first refused row, offsets [B+1], ids, logits, upper [B]). No other logit
     exceeds `upper`, the worst of the `least` answers.
     """
     descriptor = int64_pointer(address)

@@ -12,7 +12,6 @@ from logitsieve.kernels.topk.scan import LISTED, scan_all, scan_one
 
 @kernel("(int64, float32[:,::1], int32[:,::1], float32[:,::1], int32[::1], int64, int64)")
 def dense_topk(address, hidden, ids, logits, scanned, start, stop):
-    """Fill ids and logits [B, K] and scanned [B]; return 0, or -1 - r if row r is refused."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     begin, end = share_of_rows(descriptor)
@@ -40,11 +39,7 @@ def dense_topk(address, hidden, ids, logits, scanned, start, stop):
     " int64)"
 )
 def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
-    """Fill ids and logits [B, K] and scanned [B] of rows start, start + 1, ... of hidden [B, D].
-
-    Row start + r chooses among the `listed` ids of CSR row r. A row with fewer than K has a scanned
-    of -1. Returns the number of such rows, or -1 - r if row r of hidden is refused.
-    """
+    """Like `dense_topk`; row start + r chooses among the `listed` ids of CSR row r."""
     descriptor = int64_pointer(address)
     limit, dim = ids.shape[1], hidden.shape[1]
     scratch = np.empty(query_size(dim, limit) + LOGITS, np.float64)
@@ -68,7 +63,7 @@ def listed_topk(address, hidden, offsets, listed, ids, logits, scanned, start):
 
 @kernel("(int64, float32[:,::1], int64[::1], int32[::1], float64[::1])")
 def csr_logits(address, hidden, offsets, ids, logits):
-    """Fill float64 `logits` of CSR ids of rows of hidden; return -1 or the first refused row."""
+    """Fill float64 `logits` of the CSR ids of each row."""
     descriptor = int64_pointer(address)
     rows, dim = hidden.shape
     matrix = matrix_at(descriptor, 0)
