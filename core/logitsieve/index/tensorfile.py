@@ -161,12 +161,8 @@ def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _parse_entry(name: str, entry: object, foreign: bool) -> Span:
     if len(name) > MAX_NAME and not foreign:
         raise ValueError(f"a tensor name has {len(name)} characters, at most {MAX_NAME}")
-    keys = set(entry) if isinstance(entry, dict) else set()
-    if (
-        not isinstance(entry, dict)
-        or not keys.issuperset(FIELDS)
-        or not (foreign or keys == FIELDS)
-    ):
+    keys = entry.keys() if isinstance(entry, dict) else set()
+    if not isinstance(entry, dict) or not (keys >= FIELDS if foreign else keys == FIELDS):
         raise ValueError(f"tensor {name!r} needs exactly dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or not (code in DTYPES or foreign):

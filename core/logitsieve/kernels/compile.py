@@ -113,8 +113,8 @@ class CFunction:
 class _Cache:
     """The machine code of one function, shared by all copies of the same sources.
 
-    It replaces Numba's cache, which depends on the path of a source file. A folder is named by a
-    digest of the sources, and a file by the function, its types and the CPU.
+    Numba's own cache depends on the path of a source file. Here a digest of the sources names a
+    folder, and the function, its types and the CPU name a file.
     """
 
     cache_path = None  # Numba prints it
@@ -161,7 +161,6 @@ class _Cache:
 
 
 def _digest(name: Path, content: bytes) -> bytes:
-    """Return the first 32 bytes of a file, which bind the content to its name."""
     return hashlib.sha256(f"{name}\n".encode() + content).digest()
 
 

@@ -35,10 +35,7 @@ def run_all(calls: Sequence[Callable[[], int]], threads: int) -> list[int]:
 
 @cache
 def hand_over_ns() -> float:
-    """Return the median time of an empty call on a thread that has to wake, measured once.
-
-    On a virtual machine it may be some hundred microseconds.
-    """
+    """Return the median time of an empty call on a thread that has to wake, measured once."""
     times = []
     for _ in range(HAND_OVERS):
         sleep(RESTED_S)

@@ -86,8 +86,8 @@ def probe_order(bits: int, probes: int) -> Int32:
 LARGEST_COUNT = (1 << 16) - 1
 GUESS = 1024  # ids per query in the first block of results
 
-# Pointers to offsets and ids, and scratch for one query: codes int64 [L], ranked int64 [J], and
-# collected int32 [V + 1]. Only the `used` nearest planes are ever flipped. Counts stop at `most`.
+# Scratch for one query: codes int64 [L], ranked int64 [J], collected int32 [V + 1]. Only the `used`
+# nearest planes are ever flipped. Counts stop at `most`.
 BucketLookup = namedtuple(
     "BucketLookup", "offsets ids bits order probes used most codes ranked collected"
 )
@@ -192,9 +192,8 @@ def _look_up(lookup, sides, tables, counts):
 def lsh_select(hidden, planes, shifts, offsets, ids, order, tables, limit, counts, collected):
     """Return CSR (offsets int64 [B+1], distinct ids) of the buckets probed for each row of hidden.
 
-    The first `tables` are probed in the given order. A row keeps the `limit` ids that the most
-    tables found, of equals those of nearer buckets. Scratch: counts [V], zeros before and after,
-    and collected [V + 1].
+    A row keeps the `limit` ids that most of the first `tables` found, of equals those in nearer
+    buckets. Scratch: counts [V], zeros before and after, and collected [V + 1].
     """
     rows, dim = hidden.shape
     bits = planes.shape[1]

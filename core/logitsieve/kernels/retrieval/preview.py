@@ -30,9 +30,9 @@ SCORES_AT_ONCE = 4 * LANES
 SHARED_BYTES = 32 * 1024  # of columns, which queries share in the L1 cache
 MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign
 
-# Pointers to columns float32 [G, R, 16] and bias float32 [V].
+# Pointers to columns float32 [G, R, 16] and bias [V].
 Preview = namedtuple("Preview", "columns bias rows rank width")
-# Pointers to keys int64 [Q, capacity], and to the number and the threshold of each query's keys.
+# Pointers to keys int64 [Q, capacity], and to the number and threshold of a query's keys.
 BestKeys = namedtuple("BestKeys", "keys sizes thresholds count capacity")
 
 

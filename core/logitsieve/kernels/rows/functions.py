@@ -1,6 +1,6 @@
 """Functions that read stored rows. Kernels call them by address.
 
-Each is compiled for a type of rows when that type is first used, not into every kernel.
+Each is compiled for a type of rows when that is first used, not into every kernel.
 """
 
 from functools import cache
@@ -36,8 +36,8 @@ STORED_TYPES: dict[str, StoredType] = {
     "BF16": Halves("BFloat16", floats_of_bfloats),
     **{kind: Blocks(kind) for kind in READERS},
 }
-# How rows are read: F32 in place, others by functions. The codes of CODED and COSTLY rows can be
-# multiplied with a query's codes; COSTLY rows take longer to decode.
+# F32 rows are read in place, others by functions. Codes of CODED and COSTLY rows can be multiplied
+# with a query's codes; COSTLY rows take longer to decode.
 F32, STORED, CODED, COSTLY = range(4)
 DECODE, DOT, DOTS, MAGNITUDES, CODED_DOTS, CODED_FEW = range(6)
 _PLACES = [types.int64] * 4

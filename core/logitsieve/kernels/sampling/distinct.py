@@ -26,9 +26,8 @@ def distinct_sample(
 ):  # fmt: skip
     """Fill ids [B, N] and noisy [B, N], the largest values x_i inverse + G_i of draw 0, in order.
 
-    If edits leave fewer than N ids, -1 and -inf follow. `best` [B, K] are the best ids after edits,
-    then -1, with exact `logits`. scanned [B] counts the other logits computed. Of equal values the
-    lower id comes first.
+    -1 and -inf follow if edits leave fewer ids. `best` [B, K] are the best ids after edits, then
+    -1, with exact `logits`. scanned [B] counts the other logits computed. Ties go by id.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most, wanted = (

@@ -15,8 +15,8 @@ from logitsieve.kernels.topk.queries import FLOOR, SIZE, STATE
 
 MOST_NOISE = 39.6  # no noise is larger
 
-# `seeds` of all rows of hidden, of which query 0 is row `first`. The temperature is 1 / scale. Rows
-# below a floor need more noise than `needed`. `share` is the log of min-p less a spare, or -inf.
+# `seeds` are of all rows of hidden; query 0 is row `first`. The temperature is 1 / scale. A row
+# below the floor needs noise above `needed`. `share` is the log of min-p less a spare, or -inf.
 Noise = namedtuple("Noise", "seeds first step draws first_id scale needed share")
 
 

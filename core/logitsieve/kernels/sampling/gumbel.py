@@ -4,10 +4,9 @@ G_i = -log E_i, with exponential E_i. One random number u (stream LEAST) gives t
 block of sixteen ids, -log(u) / 16, and its owner; the others exceed it by exponentials of their own
 (stream NOISE). So a block that cannot win costs one number.
 
-An id reaches a value M only if E_i <= w_i e^-M, with w_i = e^{x_i / T}, relative to the largest. As
--log u >= 1 - u, blocks and then ids are tested in float32 without a logarithm, the few that pass in
-float64. M is log Z less GUESSED, or the best value found, if no id reaches that (one of
-e^(e^GUESSED) draws).
+An id reaches a value M only if E_i <= w_i e^-M, with a weight w_i = e^{x_i / T}. As -log u >= 1 -
+u, blocks and then ids are tested in float32 without a logarithm, the few that pass in float64. M is
+log Z less GUESSED, then the best value found if no id reaches that, once in e^(e^GUESSED) draws.
 """
 
 from collections import namedtuple
@@ -51,8 +50,8 @@ GUESSED = 1.5  # nats
 # Noise is from -3.67 to 39.52, so a winner's weight is at least e^-43.2, within float32.
 MASS_SPARE = 1 - 1e-9  # covers rounding of the total weight
 
-# Pointers to `size` elements, V in whole lanes: edited float64 logits and weights e^{(x - most)
-# inverse}; float32 weights `drawn`, 0 for excluded ids, and bounds of each block's; two lists.
+# Pointers to `size` elements, V in whole lanes: edited logits and weights e^{(x - most) inverse},
+# float64; weights `drawn`, 0 for excluded ids, and bounds of each block's, float32; two lists.
 DrawState = namedtuple(
     "DrawState", "logits weights drawn heaviest blocks ids rows size best most inverse"
 )
@@ -106,9 +105,8 @@ def list_candidates(
 ):  # fmt: skip
     """List the rows that may reach `reached`, by float32 weights; return their number.
 
-    Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds upper bounds of
-    each block's weights; `blocks` is scratch. With a stride of 0 instead of 1, all blocks have the
-    first one's weights.
+    Row i is id first_id + i, with first_id a multiple of 2 BLOCK. `heaviest` holds bounds of each
+    block's weights. With a stride of 0 instead of 1, all blocks have the first one's weights.
     """
     factor, block_count, count = min(SPARE * exp(-reached), FARTHEST), 0, 0
     block_factor, first_block = np.float32(factor * BLOCK), first_id // BLOCK
@@ -141,8 +139,7 @@ def gumbel_sample(
     """Fill ids [B, N], drawn at a temperature of 1 / inverse, and log_z [B, 4] (log_z.py).
 
     `values` [E] replace the logits of `edited` ids, -inf to exclude them; then top_p and min_p
-    apply, as in Hugging Face. Row i of W has the noise of id first_id + i, with first_id a multiple
-    of 32.
+    apply, as in Hugging Face. For first_id see `list_candidates`.
     """
     descriptor = int64_pointer(address)
     matrix, dim = matrix_at(descriptor, 0), hidden.shape[1]

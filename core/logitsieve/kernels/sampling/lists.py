@@ -79,9 +79,9 @@ def cut_best(offsets, logits, inverse, top_p, min_p, log_z, lengths):
 
 @kernel("(float64[:,::1], float64[::1], float64, float64, float64[:,::1], float64[::1])")
 def fit_nucleus(logits, floors, inverse, top_p, log_z, errors):
-    """Change estimates of log Z of all ids, and their standard errors [B], to those of nuclei.
+    """Change estimates of log Z of all ids, and their standard errors [B], to the nuclei's.
 
-    logits [B, K] are the best; none of at least floors [B] is missing. A nucleus that ends among
+    logits [B, K] are the best; only some below floors [B] are missing. A nucleus that ends among
     them is summed. Any other weighs top_p of all, or more by up to its last id.
     """
     for row in range(errors.size):
@@ -126,10 +126,7 @@ def list_sample(offsets, rows, logits, seeds, step, inverse, first_id, places):
 
 @inline
 def _winner(rows, scaled, weights, count, first_id, seed, step, draw):
-    """Return the place of the largest scaled logit plus noise, and that value.
-
-    Of equal values the lowest row wins.
-    """
+    """Return the place of the largest scaled logit plus noise, ties by row, and that value."""
     place, most = 0, scaled[0] + noise_of(seed, step, draw, first_id + rows[0])
     limit = SPARE * exp(-most)
     for i in range(1, count):
@@ -152,9 +149,9 @@ def best_sample(
 ):  # fmt: skip
     """Fill ids [B, N] like `gumbel_sample`, and scanned [B], which counts logits computed.
 
-    `best` [B, K] are the best ids after edits, then -1, with exact `logits`; ids with a logit below
-    floors [B] may be missing. log_z [B, 4] is of all ids; LOW may be -inf. A draw that top-p or
-    min-p may exclude becomes OPEN.
+    `best` [B, K] are the best ids after edits, then -1, with exact `logits`; some below floors [B]
+    may be missing. log_z [B, 4] is of all ids; LOW may be -inf. A draw that top-p or min-p may
+    exclude becomes OPEN.
     """
     descriptor = int64_pointer(address)
     matrix, dim, most = matrix_at(descriptor, 0), hidden.shape[1], best.shape[1]
@@ -218,7 +215,7 @@ def best_sample(
 
 @inline
 def edited_logit(edits, row):
-    """Return the edited logit of a row, or NaN if it has none."""
+    """Return the edited logit of a row, or NaN."""
     edited, values, first, last = edits
     end = last
     while first < last:
@@ -232,10 +229,7 @@ def edited_logit(edits, row):
 
 @inline
 def _surely_in(weights, place, count, complete, top_p, least):
-    """Tell whether a listed id is surely in the nucleus.
-
-    All ids weigh at least `least`. None is missing among the first `complete` of the list.
-    """
+    """Tell whether a listed id is surely in the nucleus, if all ids weigh `least` or more."""
     total, before = 0.0, 0.0
     for i in range(count):
         total += weights[i]

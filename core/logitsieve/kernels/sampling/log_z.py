@@ -119,7 +119,7 @@ def _edit(edited, values, end, first, last, state, logits):
 
 @kernel("(int64[::1], float64[::1], float64, float64[:,::1])")
 def csr_log_z(offsets, logits, scale, log_z):
-    """Fill log_z [B, 4] of CSR logits; without any above -inf, TOP is 0 and the rest -inf."""
+    """Fill log_z [B, 4] of CSR logits; if all are -inf, TOP is 0 and the rest -inf."""
     scratch = np.empty(CHUNK + STATE, np.float64)
     chunk = pointer(scratch)
     state = shift(chunk, CHUNK)

@@ -35,8 +35,8 @@ def lazy_sample(
 ):
     """Fill ids [B, N] with draws, and scanned [B] with the number of logits computed.
 
-    `named` ids have the logits values [S], -inf to exclude them; other logits of row r are assumed
-    to be at most floors[r].
+    `named` ids have the logits values [S], -inf to exclude them; others of row r are assumed to be
+    at most floors[r].
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape
@@ -78,10 +78,7 @@ def lazy_sample(
 def _outside(
     matrix, wide, logits, owners, row, seed, step, draw, inverse, base, floor, place, most
 ):  # fmt: skip
-    """Return (the winning id, logits computed), given the best perturbed logit `most` so far.
-
-    Gaps between visited ids are geometric. `logits` is a cache.
-    """
+    """Return (the winning id, logits computed), given the best perturbed logit `most` so far."""
     computed, at, trial = 0, -1, np.uint64(0)
     rate = -expm1(-exp(floor - most))
     while rate > 0:  # it is 0 if `most` is much larger than `floor`
@@ -110,8 +107,8 @@ def _outside(
 def sampled_log_z(address, hidden, seeds, scale, offsets, named, values, sizes, log_z):
     """Fill log_z [B, 2] with an estimate of log Z and its standard error.
 
-    `named` ids have the logits values [S], -inf to exclude them; of the others sizes[r] are
-    sampled. The bias of the logarithm is corrected to second order.
+    `named` ids have the logits values [S], -inf to exclude them; sizes[r] of the others are
+    sampled. The logarithm's bias is corrected to second order.
     """
     descriptor = int64_pointer(address)
     matrix, (rows, dim) = matrix_at(descriptor, 0), hidden.shape

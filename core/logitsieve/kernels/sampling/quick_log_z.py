@@ -4,8 +4,8 @@ Heavy rows, which may weigh more than e^-NEAR of the sum so far, are computed by
 are float32 dots, within `slack`.
 
 The error of a light row's exponent is scale * slack, and the rounding of the logit, of the scale
-and of the difference to the largest: ROUNDED times (|largest| + 90), as no exponent is taken to be
-below -87. An exponential adds ROUGH.
+and of the difference to the largest: ROUNDED (|largest| + 90), as exponents end at -87. An
+exponential adds ROUGH. Results do not depend on how rows are stored.
 """
 
 from math import exp, expm1, log
@@ -36,9 +36,9 @@ from logitsieve.kernels.topk.queries import SLACK as QUERY_SLACK
 from logitsieve.kernels.topk.queries import STATE as QUERY_STATE
 from logitsieve.kernels.topk.scan import ALONE_CHUNK, UNLISTED, decide_above, decodes, fill
 
-# A sum's state. Relative to e^MOST, HEAVY and LIGHT are the weights of heavy and of light rows, and
-# ERROR is that of LIGHT. A chunk below FLOOR has no heavy row. GROWTH is e^x - 1 for the error x of
-# an exponent, NEXT the index of the next edit. Logits are scaled.
+# A sum's state. Relative to e^MOST, HEAVY and LIGHT are the weights of heavy and light rows, ERROR
+# bounds the error of LIGHT. A chunk below FLOOR has no heavy row. GROWTH is e^x - 1 for the error x
+# of an exponent. NEXT is the next edit. Logits are scaled.
 MOST, HEAVY, LIGHT, ERROR, CLOSE, SLACK, FLOOR, GROWTH, NEXT = range(9)
 STATE = 9
 NEAR = 7.0  # nats
@@ -62,8 +62,8 @@ def quick_log_z(
     """Fill log_z [B, 4] with a TOP of 0, an estimate of log Z, and bounds, of one share of W.
 
     In log Z `values` [E] replace the logits of `edited` ids. `ids` and `logits` [B, K] get the K
-    best ids (K may be 0) with exact, unedited logits. If `coded`, codes of light rows are
-    multiplied with a query's: in half the time, for a wider interval.
+    best ids with exact logits before edits. If `coded`, codes of light rows are multiplied with a
+    query's: in half the time, for a wider interval.
     """
     descriptor = int64_pointer(address)
     begin, end = share_of_rows(descriptor)

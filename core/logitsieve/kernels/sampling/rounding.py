@@ -1,8 +1,7 @@
 """Round log Z and log-probabilities to float32 such that proofs in float64 still hold.
 
 Bounds are rounded outward. Log-probabilities are rounded down, so none is above 0 and the
-probabilities of a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is as in log_z.py;
-estimates have infinite bounds.
+probabilities of a row sum to at most 1 (docs/exactness.md). log_z [B, 4] is as in log_z.py.
 """
 
 from math import exp, log1p

@@ -60,10 +60,11 @@ from logitsieve.kernels.topk.scan import UNLISTED, decide_above, scan_all, scan_
 
 CENTROIDS = MATRIX_FIELDS  # their descriptor follows W's
 # OFFSETS int32 [C+2] and IDS int32 are the lists; list C is empty. CODES (0: none), SCALES and
-# ERROR are of `encode_centroids`. A row gets list C if its cosine to its best centroid is below
-# ESCALATE; NORMS float64 [C] are the centroids' (0: no row escalates). OUTSIDE is a matrix of a row
-# for each cluster, or none: its dot with a context estimates the log of the sum of e^logit outside
-# the list, with standard deviations SPREADS float32 [C]. MOST_ERROR limits the error of log Z.
+# ERROR are of `encode_centroids`. A row gets list C if its dot with its best centroid is below
+# ESCALATE times its norm and NORMS float64 [C], norms of centroids times `reaches` (0: no row
+# does). The OUTSIDE matrix, if any, has a row for each cluster: its dot with a context estimates
+# the log of the sum of e^logit outside the list, with standard deviations SPREADS float32 [C].
+# MOST_ERROR limits the error of log Z.
 (
     OFFSETS, IDS, PROBES, CODES, SCALES, ERROR, ESCALATE, NORMS, SPREADS, MOST_ERROR,
 ) = range(2 * MATRIX_FIELDS, 2 * MATRIX_FIELDS + 10)  # fmt: skip
@@ -90,9 +91,7 @@ def screen_descriptor(
 ) -> tuple[Int64, list[np.ndarray]]:
     """Return the descriptor of a screen over a softmax, and the arrays that it points to.
 
-    `arrays` has `centroids`, `offsets` and `ids`. Rows with a cosine to the best centroid below
-    `escalate` (times its `reaches` [C]) get no candidates. log Z needs `outside_rows` [C, D],
-    `outside_biases` and `outside_spreads` [C]; rows with an error above `most_error` get none.
+    The arrays are those of the part of `ScreenHead`; `reaches` and `outside_*` are optional.
     """
     centroids, offsets = arrays["centroids"], arrays["offsets"]
     bias = np.zeros(len(centroids), np.float32)

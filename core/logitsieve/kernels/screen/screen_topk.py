@@ -139,7 +139,7 @@ def _logits_size(descriptor):
 
 @inline
 def _scratch_sizes(descriptor, rows, limit):
-    """Return the queries at once, and sizes in float64 values: a query, logits, `scan_grouped`."""
+    """Return the queries at once, and float64 values for a query, logits, `scan_grouped`."""
     each = query_size(descriptor[DIM], limit) + 2 * descriptor[PROBES]
     block, grouped = at_once(rows, each), 0
     if block >= LEAST_GROUPED:  # int32 ends of lists, and an order of queries

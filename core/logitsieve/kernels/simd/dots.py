@@ -138,7 +138,7 @@ def dots_in_parts(W, i, j, k, m, H, h0, h1, h2, h3, count, dim, sums):
         store_each(shift(sums, 4 * q + 4), (upper[2], upper[3], lower[2], lower[3]))
 
 
-# Fills sums[4 q : 4 q + 4] with the dots of four rows of W with row q of 1 to 4 of H.
+# Fills sums[4 q : 4 q + 4] with the dots of four rows of W with row q of H.
 few_dots = dots_at_once if AVX512 else dots_in_parts
 
 

@@ -1,8 +1,7 @@
 """Sums of a query's codes over rows of bits, by tables of sixteen bytes looked up in registers.
 
 A table has the sum of every subset of four codes, so four bits of a row are one look-up (André,
-Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact: bytes are added
-as words, and no sum of four codes is above 255.
+Kermarrec, Le Scouarnec, "Cache locality is not enough", VLDB 2015). Sums are exact.
 
 Byte 16 l + r of a chunk has the bits of coordinates 8 l .. 8 l + 7 of row r, for sixteen rows and
 32 coordinates. Its tables are four for the low halves of bytes, then four for the high.

@@ -1,9 +1,8 @@
 """Sums of codes for all queries of a batch and a tile of groups at once, by AMX.
 
-They equal the integers that bounds.py and levels.py find for one query, so no bound changes. Level
-0 is summed for every group; another level for all groups of a tile, if enough queries asked for it
-in the tile before. A query has two lines of an AMX tile for level 0 (high and low bytes of codes),
-one for another level.
+They equal the integers that bounds.py and levels.py find for one query. Level 0 is summed for every
+group; another level for all groups of a tile, if enough queries asked for it in the tile before. A
+query has two lines of an AMX tile for level 0 (high and low bytes of codes), one for another level.
 """
 
 from collections import namedtuple
@@ -58,7 +57,7 @@ from logitsieve.kernels.sketch.sketch import COARSE_WIDTH, MAY_USE_TILES, TAIL_W
 
 TILE = 32  # groups that all queries bound while their codes are in the cache
 LEAST = 2  # queries
-# A level is summed if about this many queries asked for it; the first needs 1.5 more a set.
+# A level is summed if about so many queries asked for it; the first needs 1.5 more for each set.
 LEAST_ASKING = 2
 QUERIES = 16  # of an AMX tile
 PAIRS = QUERIES // 2  # queries of an AMX tile of level 0
@@ -168,8 +167,8 @@ def add_query(descriptor, batch, q, coded):
 def fill_sums(sketch, batch, first, last, step):
     """Sum level 0 of groups first .. last-1, and the levels that enough queries asked for.
 
-    Only the last such level is summed, except in MEASURED tiles. Meanwhile codes of the next tile,
-    `step` groups further on, are prefetched into the second cache.
+    Only the last such level is summed, except in MEASURED tiles. The next tile, `step` groups
+    further on, is prefetched into the second cache.
     """
     configure_tiles(batch.config)
     fill_coarse(sketch, batch, first, last)

@@ -66,7 +66,7 @@ def _sieve_block(
 ):  # fmt: skip
     """Answer `count` rows of hidden from `first` on; return (queries, -1 or a refused row).
 
-    scanned[q] counts logits computed. Unless `scale` is 0, the sum of all e^{scale x} is estimated.
+    Unless `scale` is 0, the sum of all e^{scale x} is estimated.
     """
     limit, dim, (begin, end) = ids.shape[1], hidden.shape[1], share_of_rows(descriptor)
     sieving = shift(scratch, block * query_size(dim, limit) + LOGITS)
@@ -154,9 +154,9 @@ def sketch_sums(
 
 @kernel("(float64[:,:,::1], float64[:,::1], float64, float64[:,::1], float64[::1])")
 def estimate_log_z(sums, logits, scale, log_z, errors):
-    """Fill log_z [B, 4] with estimates, and their standard errors [B].
+    """Fill log_z [B, 4] and standard errors [B], from `sums` [S, B, 3] of `sketch_sums`.
 
-    sums [S, B, 3] are of `sketch_sums` for each share, logits [B, K] are the best of all.
+    logits [B, K] are the best of all shares.
     """
     shares, limit = sums.shape[0], logits.shape[1]
     for row in range(errors.size):

@@ -28,8 +28,7 @@ from logitsieve.kernels.simd.tables import (
 
 TAIL_QUANTUM = 64  # a tail is padded to a multiple of this many coordinates
 APART = 512.0  # docs/sketch.md
-# A row's numbers, two in each array: the scale of its first coordinates and the length of its tail,
-# then the scale and the norm of each level.
+# A row's numbers, two in each array.
 NUMBERS = (
     HEAD_SCALE, TAIL_LENGTH, FIRST_SCALE, FIRST_NORM, MIDDLE_SCALE, MIDDLE_NORM, LAST_SCALE,
     LAST_NORM,
@@ -73,8 +72,8 @@ NUMBERS_IN = "coarse", *(level.array for level in LEVELS)
 FIRST_PLANES, MIDDLE_PLANES, LAST_PLANES = (np.int64(level.planes) for level in LEVELS)
 FIRST_MOST, MIDDLE_MOST, LAST_MOST = (np.float32(level.most) for level in LEVELS)
 
-# A level of a query and a sketch. A group has `size` bytes: `planes` times a bit of each
-# coordinate, then two numbers of each row. `error` is the query's E_b.
+# A level for a query. A group has `size` bytes: `planes` times a bit of each coordinate, then two
+# numbers of each row. `error` is the query's E_b.
 Read = namedtuple("Read", "codes size planes scale most error")
 
 

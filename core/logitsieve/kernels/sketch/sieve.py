@@ -78,11 +78,11 @@ FIRST = 32  # groups that give the threshold, or more
 FIRST_ROWS = 8  # rows of these groups for each answer, or more
 AT_MOST = CHUNK + (FOUR + 1) * LANES  # rows that wait to be computed
 
-# A query's scratch: float32 estimates and bounds of the first groups; ids of computed rows, then
-# from BEGIN to END of rows to compute.
+# A query's scratch: estimates and bounds of the first groups; ids of computed rows, then from BEGIN
+# to END of rows to compute.
 Sieved = namedtuple("Sieved", "coded estimates uppers ids counts end")
-# A tile's scratch: the groups `left`; for each group a mask of rows that are left and whether a
-# level was `read`; `base_of`; sums of codes, estimates and bounds by the last level read.
+# A tile's scratch: the groups `left`; for each group a mask of the rows left, whether a level was
+# `read`, `base_of`, and the sums of codes, estimates and bounds by the last level read.
 Tile = namedtuple("Tile", "left masks read bases sums ends end")
 # A query's pass over groups first .. last-1. Its next tile begins at `beyond`; the first `groups`
 # gave the threshold; log Z is estimated if `summed`.

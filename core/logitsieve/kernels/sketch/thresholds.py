@@ -58,9 +58,9 @@ def _count(values, size, threshold):
 
 @inline
 def take_best(estimates, uppers, count, limit, chosen):
-    """Write the places of the best estimates, and -inf to their bounds; return how many.
+    """Write the places of `limit` or more of the best estimates, and -inf to their bounds.
 
-    They are `limit` or more, if so many are finite. Estimates are padded to whole lanes.
+    Returns their number, which is less than `limit` only if fewer are finite.
     """
     most, end = 2 * SEEDS * limit, padded(count)
     for i in range(count, end):

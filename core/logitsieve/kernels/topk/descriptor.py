@@ -108,10 +108,7 @@ def share_of_rows(descriptor):
 
 @kernel("(int64, int64)")
 def largest_norm(address, function):
-    """Return an upper bound of max ||w_i||, or NaN.
-
-    `function` reads rows that are not float32: DECODE, or MAGNITUDES, |scale * code| + |low|.
-    """
+    """Return an upper bound of max ||w_i||, or NaN; `function` is DECODE or MAGNITUDES."""
     matrix = matrix_at(int64_pointer(address), 0)
     dim, largest = matrix.dim, 0.0
     wide, floats = np.empty(padded(dim), np.float64), np.empty(tile_size(matrix), np.float32)

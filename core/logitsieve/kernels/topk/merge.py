@@ -87,9 +87,9 @@ def best_pairs(scores, divisors, alike, logits, counts, log_z, parents, places, 
     """Fill parents [G, K], places [G, K] within a parent's list, and doubtful [G].
 
     Row r has counts[r] tokens, with logits [B, N] in falling order. Pairs are ordered by (score +
-    logit - log Z) / divisors[r], then by parent and place; -1 and 0 follow if a group has too few.
-    A group is doubtful if bounds of log_z [B, 4] leave its pairs or their order open. Rows of a
-    group with equal alike[r] have the same log Z.
+    logit - log Z) / divisors[r], then by parent and place; -1 and 0 follow them. A group is
+    doubtful if bounds of log_z [B, 4] leave its pairs or their order open. Rows of a group with
+    equal alike[r] have the same log Z.
     """
     groups, most = parents.shape
     beams = scores.size // groups

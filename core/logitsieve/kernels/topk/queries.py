@@ -24,8 +24,8 @@ QUERIES_AT_ONCE = 64  # share one pass over a matrix
 SCRATCH = 1 << 22  # float64 values for several queries
 
 # OFF is ||h - g|| if W has codes. SUMMED is 0 or a scale: then TOTAL sums e^{scale (logit - MOST)}
-# of scanned and estimated rows, and VARIANCE the same of estimated rows times the variance of the
-# logit. Rows with logits below FLOOR may be left out.
+# of scanned and estimated rows, and VARIANCE these of estimated rows times the logit's variance.
+# Rows with logits below FLOOR may be left out.
 SIZE, THRESHOLD, SLACK, NORM, OFF, SUMMED, MOST, TOTAL, VARIANCE, FLOOR = range(10)
 STATE = 10
 SUMS = 3  # from MOST on

@@ -74,8 +74,8 @@ ROWS_AHEAD, ROW_BEGINNING = 4, 256  # rows, bytes
 ROWS_A_CALL = 16  # rows multiplied with the codes of a few queries
 ALONE_CHUNK = 4 * CHUNK  # rows for a single query, so that each of its four streams is long
 ONE = np.int64(1)
-# More queries than these share the decoding of rows; fewer multiply codes. Only CPUs of Intel with
-# AVX-512 multiply more float32 than int16 at once.
+# More queries than this decode rows; fewer multiply codes. Only CPUs of Intel with AVX-512 multiply
+# more float32 than int16 at once.
 FEW_CODED = 8 if AVX512 and not cpu_has("sse4a") else QUERIES_AT_ONCE
 FEW_COSTLY = 8  # measured on Zen 1
 # Up to this many queries are multiplied with four rows one at a time. With AVX2, two queries and
