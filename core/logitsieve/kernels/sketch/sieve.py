@@ -71,7 +71,7 @@ from logitsieve.kernels.topk.descriptor import ROWS, SHARE, SHARES, matrix_at
 from logitsieve.kernels.topk.queries import CHUNK, MOST, NORM, STATE, SUMMED, TOTAL, VARIANCE
 from logitsieve.kernels.topk.scan import LISTED, scan_one
 
-# Variances added to an estimate for a sum of e^logit: by level 0, and by other levels (docs).
+# Variances added to an estimate for a sum of e^logit: by level 0, by other levels (docs/sketch.md).
 HALF, SHRINK = 0.5, -0.1875
 NEGLIGIBLE = np.float32(-25)  # nats below the best row
 FIRST = 32  # groups that give the threshold, or more
