@@ -40,7 +40,7 @@ def joined(parts: list[Ranked]) -> Ranked:
 
 
 def rank(matrix: DeviceMatrix, hidden_states: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best of distinct int32 ids [B, M], -1 for none, and their exact logits."""
+    """Return the k best of int32 ids [B, M], -1 for none, and their exact logits."""
     ids = ids.sort(dim=1).values  # a stable sort then orders ties by id
     logits, places = matrix.logits64(hidden_states, ids).sort(dim=1, descending=True, stable=True)
     return ids.gather(1, places[:, :k]), logits[:, :k]
@@ -113,7 +113,7 @@ class DeviceHead(Head):
 
     @property
     def columns(self) -> int:
-        """The numbers that `find` needs in memory for a row of hidden_states."""
+        """The numbers that `find` holds for each row of hidden_states."""
         return self._vocab_size
 
     def topk(self, hidden_states: ArrayLike, k: int) -> TopK:

@@ -34,7 +34,7 @@ class GpuEngine(LocalEngine):
 
     @staticmethod
     def rows(index: Index, hidden_states: Any) -> Any:
-        """Return [B, D]: a tensor for one on the index's device, else a float32 array."""
+        """Return [B, D], a tensor if given one on the index's device, else a float32 array."""
         full: Any = index.head("full")
         tensor = full.device_rows(hidden_states)
         return ready_hidden(hidden_states, index.dim) if tensor is None else tensor

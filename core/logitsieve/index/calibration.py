@@ -13,7 +13,7 @@ from logitsieve.api.results import Float32
 
 
 class Rule(NamedTuple):
-    """A check of a JSON value, and a description of the values that pass."""
+    """A check of a JSON value, and its description."""
 
     allowed: str
     fits: Callable[[Any], bool]
@@ -75,9 +75,9 @@ def check_calibration(calibration: Mapping[str, Any]) -> None:
         _contexts("calibration.contexts", calibration["contexts"])
     points = calibration["points"]
     for number, point in enumerate(points):
-        if "steps" in point:  # `full` and heads that estimate log Z
+        if "steps" in point:
             read(_STEPS, f"calibration.points[{number}].steps", point["steps"])
-        if "draw_us" in point:  # heads that draw from all ids
+        if "draw_us" in point:
             read(_POSITIVE, f"calibration.points[{number}].draw_us", point["draw_us"])
     if not any(point["head"]["name"] == "full" and point["rows"] == 1 for point in points):
         raise ValueError("points: the head 'full' at 1 row a call is missing")
@@ -92,7 +92,7 @@ def pack_contexts(hidden_states: Float32) -> dict[str, Any]:
 
 
 def unpack_contexts(calibration: Mapping[str, Any], dim: int) -> Float32 | None:
-    """Decode the contexts, float32 [N, D], or None without any; ValueError for another D."""
+    """Decode the contexts, if any, as float32 [N, D]; ValueError for another D."""
     contexts = calibration.get("contexts")
     if contexts is None:
         return None

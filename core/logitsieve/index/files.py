@@ -39,7 +39,7 @@ def as_unreadable(path: Path) -> Iterator[None]:
 
 
 def regular(path: Path) -> os.stat_result:
-    """Return the status of a file; IndexUnreadable if it is not regular (a pipe would block)."""
+    """Return a file's status; IndexUnreadable unless it is regular (a pipe would block)."""
     with as_unreadable(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -74,7 +74,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         fsync_folder(folder.parent)
     remove_stale(out.parent)
     path = out.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    path.mkdir(parents=True)  # another writer that failed may have removed the parents
+    path.mkdir(parents=True)  # another writer that failed may have removed parents
     try:
         yield path
         try:
@@ -110,16 +110,16 @@ def link_or_copy(source: Path, file: Path) -> str | None:
     source = source.resolve(strict=True)  # a hard link to a symbolic link would be symbolic, too
     try:
         file.hardlink_to(source)
-    except OSError:  # on another file system, say, or for another user's file
+    except OSError:  # such as another file system
         with source.open("rb") as stream:
             return write_file(file, iter(lambda: stream.read(COPY_BYTES), b""))[1]
     with file.open("rb") as stream:
-        os.fsync(stream.fileno())  # the writer of `source` may not have done it
+        os.fsync(stream.fileno())  # its writer may not have done this
     return None
 
 
 def remove_stale(folder: Path, prefix: str = TEMPORARY) -> None:
-    """Remove temporary folders that are older than a day; others may be in use."""
+    """Remove temporary folders older than a day; others may be in use."""
     oldest = time.time() - STALE_AFTER_S
     for path in folder.glob(f"{prefix}*"):
         with suppress(FileNotFoundError):  # another process was faster

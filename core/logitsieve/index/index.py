@@ -57,14 +57,14 @@ class Index:
 
     @property
     def softmax(self) -> Softmax:
-        """The frozen output layer: `stored` [V, D] and `bias` [V], shared with the page cache."""
+        """The frozen output layer; its arrays share the page cache."""
         if self._softmax is None:
             raise InvalidRequest("index", f"{self.name}/{self.version}, closed", "an open index")
         return self._softmax
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...] | None:
-        """The words by id, read on first use; None if the index has none."""
+        """The words by id, or None; read on first use."""
         return read_vocabulary(self.path, self.manifest)
 
     @cached_property
@@ -82,7 +82,7 @@ class Index:
         return self.calibration
 
     def head(self, name: str = "", **knobs: float) -> Head:
-        """Return the head `name`, by default `default_head`, at its stored knobs or at `knobs`."""
+        """Return a head, by default `default_head`, at its stored knobs or at `knobs`."""
         head = self._heads.get(name or self.default_head)
         if head is None:
             allowed = ", ".join(self._heads) or "none, it is closed"
@@ -91,7 +91,7 @@ class Index:
         return head.with_knobs(**knobs) if knobs else head
 
     def logits(self, hidden_states: ArrayLike, ids_BM: ArrayLike) -> Float32:
-        """Return the exact logits of ids [B, M], as a tensor on the GPU if given tensors there."""
+        """Return the exact logits of ids [B, M], as a tensor for tensors on the index's GPU."""
         if self.backend is not None:
             logits: Float32 | None = self.backend.logits(self.head("full"), hidden_states, ids_BM)
             if logits is not None:
@@ -135,7 +135,7 @@ def open_index(
 
     `verify="full"` hashes every file, reads every number and compares a sample of the sketch with
     the matrix; `kernel_cache` remembers that it passed. "sizes" trusts the numbers. A `device` such
-    as "cuda:1" gets copies of W and of the arrays of heads that run there.
+    as "cuda:1" gets copies of W and of the arrays of its heads.
 
     IndexUnreadable names the file, InvalidRequest the argument; a GPU raises DeviceExhausted or
     DeviceLost.
@@ -147,8 +147,9 @@ def open_index(
     use_cache(kernel_cache)
     contents = read_contents(path)
     if verify == "full":
+        # The mark is made before files are read, so that a later change is noticed.
         memory, mark = VerifiedMemory(kernel_cache or default_cache()), fingerprint(contents)
-        if mark not in memory:  # `mark` is older than the reads, so a later change is noticed
+        if mark not in memory:
             verify_contents(contents, progress)
             memory.add(mark)
     return assemble(contents, HEADS, threads, device, backend)
@@ -159,8 +160,7 @@ def verify_index(
 ) -> list[str]:
     """Check everything again, and return the names of the checked files.
 
-    `all_rows` compares every row of the sketch with the matrix, in O(V D^2). IndexUnreadable names
-    the file at fault.
+    `all_rows` compares the whole sketch with the matrix, in O(V D^2). IndexUnreadable names a file.
     """
     contents = read_contents(path)
     with as_unreadable(contents.path / MANIFEST_FILE):

@@ -70,7 +70,7 @@ FirstRow: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file next to the manifest, its size in bytes and its sha256 in hex."""
+    """A file next to the manifest; its size is in bytes, its sha256 in hex."""
 
     file: Name
     size: Size
@@ -88,7 +88,7 @@ class HeadEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """The full softmax that a shard is cut from; the shard holds rows from `first` on."""
+    """The full softmax of a shard, which holds its rows from `first` on."""
 
     first: FirstRow
     vocab_size: Count

@@ -41,7 +41,7 @@ PARTS: dict[str, PartSpec] = {
 
 
 def spec_of(part: str, arrays: Arrays) -> PartSpec:
-    """Return the schema of a part; `softmax` has one for floats and one for blocks."""
+    """Return the schema of a part; a softmax in blocks has one of its own."""
     weight = arrays.get("weight") if part == SOFTMAX.name else None
     return SOFTMAX_BLOCKS if weight is not None and weight.dtype == np.uint8 else PARTS[part]
 
@@ -107,7 +107,7 @@ def _checked_part(file: Path, name: str, part: TensorFile, manifest: Manifest) -
     arrays = dict(part.tensors)
     for key, tensor in PARTS[name].tensors.items():
         if tensor.holds in ADDRESSES and key in arrays:
-            arrays[key] = arrays[key].copy()  # a later write to the file must have no effect
+            arrays[key] = arrays[key].copy()  # later writes to the file have no effect
             arrays[key].flags.writeable = False  # kernels are compiled for read-only arrays
     with as_unreadable(file):
         check_structure(spec_of(name, arrays), arrays, manifest.vocab_size, manifest.dim)

@@ -132,7 +132,7 @@ def sampled_rows(digest: str, vocab_size: int) -> Int64:
 
 
 def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) -> None:
-    """Raise ValueError, with the reason, for the first of `rows` that the sketch does not bound."""
+    """Raise ValueError for the first of `rows` that the sketch does not bound."""
     limits = sketch["limits"]
     if not (limits >= 0).all():
         raise ValueError("limits are not all 0 or more")
@@ -171,10 +171,9 @@ def _check_block(block: Block, solver: Solver, left: float) -> None:
 
 
 def _broken(block: Block, solver: Solver, left: float) -> dict[str, Bool]:
-    """Return the rows [R] for which each inequality may fail, by its name."""
-    # w' may be off by as much as its residual is below `left`: e in proofs/README.md.
+    """Return [R] for each inequality, by name: True if it may fail for a row."""
     turned = block.turned
-    spare = np.maximum(left - block.outside, 0) / (3 * (1 + solver.size))
+    spare = np.maximum(left - block.outside, 0) / (3 * (1 + solver.size))  # e
     sure = {"left is below its residual": block.outside <= left}
     for coding in block.codings:
         name, coded = coding.name, coding.coded(turned)

@@ -28,9 +28,9 @@ def split_index(
 ) -> Path:
     """Write the rows of an index as `shards` indexes in `out`/shards/1, 2, ...; return `out`.
 
-    `out` is a new <name>/<version>. Each shard holds about as many consecutive rows, beginning at a
-    multiple of 256, their words, and SHARD_HEADS. The source is verified first. InvalidRequest
-    names the argument, IndexUnreadable the file.
+    `out` is a new <name>/<version>. A shard holds consecutive rows from a multiple of 256 on, their
+    words, and SHARD_HEADS. The source is verified first. InvalidRequest names the argument,
+    IndexUnreadable the file.
     """
     out = new_path(out)
     verify_index(source, progress)

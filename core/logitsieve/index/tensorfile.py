@@ -55,7 +55,7 @@ class Span:
     stop: int
 
     def array(self, mapped: mmap.mmap, begin: int) -> np.ndarray:
-        """Return a view of the tensor in a file with data from byte `begin` on."""
+        """Return a view of the tensor in a file that has data from byte `begin` on."""
         count, dtype = math.prod(self.shape), DTYPES[self.code]
         if count == 0:  # np.frombuffer refuses it
             return np.empty(self.shape, dtype)

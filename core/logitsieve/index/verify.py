@@ -114,7 +114,7 @@ def _check_file(contents: Contents, entry: FileEntry, report: Report) -> None:
 
 
 def _pieces(file: Path, mapped: TensorFile | None) -> Iterator[memoryview]:
-    """Yield the bytes that are mapped, whatever has the name now; read unmapped files."""
+    """Yield the mapped bytes of a file, or read a file that is not mapped."""
     if mapped is not None:
         view = memoryview(mapped.content)
         yield from (view[start : start + HASH_BYTES] for start in range(0, len(view), HASH_BYTES))

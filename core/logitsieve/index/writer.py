@@ -51,9 +51,8 @@ def write_index(
 ) -> Path:
     """Write the index directory `out` (<name>/<version>, new) and return it.
 
-    `parts` are named arrays by part, without `softmax`. `checkpoint` gets each finished step's
-    name. `finite` says that the softmax's numbers were checked. `shard` describes a shard's full
-    softmax.
+    `parts` are named arrays by part, without `softmax`. `checkpoint` gets the name of each finished
+    step. `finite` says that the softmax's numbers were checked.
 
     Equal arguments give equal files, except for `calibration`. InvalidRequest names the argument,
     also if the written files fail the full check.
@@ -161,7 +160,7 @@ def matrix_changed() -> InvalidRequest:
 
 
 def new_path(out: Path | str) -> Path:
-    """Return `out` as an absolute <name>/<version> that does not exist, or raise InvalidRequest."""
+    """Return `out` as an absolute, new <name>/<version>, or raise InvalidRequest."""
     path = Path(os.path.abspath(out))  # noqa: PTH100 - a linked folder keeps its name
     if not is_version(path.name) or not is_name(path.parent.name):
         allowed = "<name>/<version>, the name [a-z0-9][a-z0-9._-]{0,63}, the version 1, 2, ..."

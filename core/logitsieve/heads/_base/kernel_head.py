@@ -147,10 +147,7 @@ class Head(ABC):
         return
 
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
-        """Set the descriptor that the kernel reads, and the shares of W for several threads.
-
-        Every row of hidden_states reads `read` bytes or more.
-        """
+        """Set the descriptor, and shares of W for threads if each row reads `read` bytes or more."""
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         shares = min(self._threads, read // SHARE_BYTES)
         if shares > 1:
@@ -260,7 +257,6 @@ class Head(ABC):
         return min(status, 0)  # a mask may allow fewer than K ids; the row is complete
 
     def _add_scanned(self, computed: Int32, scanned: Int32) -> None:
-        """Add up the logits computed in all shares [S, B] to scanned [B]."""
         np.minimum(np.add.reduce(computed, dtype=INT32), self._vocab_size, out=scanned)
 
     def _answer_rest(self, status: int, hidden_states: Float32, k: int, top: TopK) -> None:
@@ -335,7 +331,7 @@ class ListingHead(Head):
 
     @abstractmethod
     def select(self, hidden_states: Float32, k: int) -> tuple[Int64, Int32]:
-        """Return the rows to evaluate as CSR (offsets [B+1], distinct ids); safe on any thread."""
+        """Return the rows to evaluate as CSR (offsets [B+1], distinct ids)."""
 
     def candidates(self, hidden_states: ArrayLike, k: int) -> Candidates:
         hidden_states, rows, k = ready_request(hidden_states, k, self._dim, self._vocab_size)
