@@ -147,7 +147,7 @@ class Head(ABC):
         return
 
     def _describe(self, descriptor: Int64, read: int = 0) -> None:
-        """Set the descriptor, and shares of W for threads if each row reads `read` bytes or more."""
+        """Set the descriptor, and shares of W for threads; a row reads `read` bytes or more."""
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         shares = min(self._threads, read // SHARE_BYTES)
         if shares > 1:
