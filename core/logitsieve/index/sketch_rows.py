@@ -95,7 +95,7 @@ class Solver(NamedTuple):
     size: float  # the Frobenius norm of U
     rounding: float  # of a residual's norm in float64, for |w'| = 1
 
-    def outside(self, rows: Float64, turned: Float64, roundings: float = 1) -> Float64:
+    def residuals(self, rows: Float64, turned: Float64, roundings: float = 1) -> Float64:
         """Return upper bounds [R] of the residuals' norms, for rows [R, D] and w' `turned`."""
         rounding = roundings * self.rounding * np.linalg.norm(turned, axis=1)
         norms: Float64 = np.linalg.norm(rows - turned @ self.directions, axis=1) + rounding
@@ -108,7 +108,7 @@ class Block(NamedTuple):
     rows: Int64
     weight: Float64  # [R, D]
     turned: Float64  # [R, D] w'
-    outside: Float64  # [R] upper bounds of the residuals' norms
+    residuals: Float64  # [R] upper bounds of the residuals' norms
     codings: list[Coding]
 
 
@@ -141,30 +141,20 @@ def check_rows(softmax: Softmax, sketch: Arrays, rows: Int64, report: Report) ->
         for start in range(0, len(rows), BLOCK_ROWS):
             some = rows[start : start + BLOCK_ROWS]
             weight = softmax.rows(some).astype(np.float64)
-            coordinates = _coordinates(weight, solver, left)
-            block = Block(some, weight, *coordinates, list(codings_of(sketch, some)))
-            _check_block(block, solver, left)
+            turned = weight @ solver.inverse
+            residuals, codings = solver.residuals(weight, turned), codings_of(sketch, some)
+            _check_block(Block(some, weight, turned, residuals, list(codings)), solver, left)
             report(len(some))
 
 
-def _coordinates(weight: Float64, solver: Solver, left: float) -> tuple[Float64, Float64]:
-    """Return w' [R, D], rounded to float32 if its residual is above `left`, and the residuals."""
-    turned = weight @ solver.inverse
-    outside = solver.outside(weight, turned)
-    far = ~(outside <= left)
-    if far.any():
-        turned[far] = turned[far].astype(np.float32)
-        outside = solver.outside(weight, turned)
-    return turned, outside
-
-
 def _check_block(block: Block, solver: Solver, left: float) -> None:
+    """Check the rows with w' in float64, then those that fail with w' in float32."""
     wrong = np.logical_or.reduce([*_broken(block, solver, left).values()])
     if not wrong.any():
         return
     turned = block.turned.copy()
     turned[wrong] = turned[wrong].astype(np.float32)
-    block = block._replace(turned=turned, outside=solver.outside(block.weight, turned))
+    block = block._replace(turned=turned, residuals=solver.residuals(block.weight, turned))
     for reason, broken in _broken(block, solver, left).items():
         if (broken & wrong).any():
             raise ValueError(f"row {int(block.rows[(broken & wrong).argmax()])}: {reason}")
@@ -173,8 +163,8 @@ def _check_block(block: Block, solver: Solver, left: float) -> None:
 def _broken(block: Block, solver: Solver, left: float) -> dict[str, Bool]:
     """Return [R] for each inequality, by name: True if it may fail for a row."""
     turned = block.turned
-    spare = np.maximum(left - block.outside, 0) / (3 * (1 + solver.size))  # e
-    sure = {"left is below its residual": block.outside <= left}
+    spare = np.maximum(left - block.residuals, 0) / (3 * (1 + solver.size))  # e
+    sure = {"left is below its residual": block.residuals <= left}
     for coding in block.codings:
         name, coded = coding.name, coding.coded(turned)
         errors = np.linalg.norm(coding.errors(turned), axis=1)

@@ -89,7 +89,7 @@ def turn_block(rows: _Rows, start: int) -> tuple[Float32, float, bytes]:
     turned_RD = (weight_RD @ rows.solver.inverse).astype(np.float32)
     # Doubled, so that the check of a sketch, which recomputes w', has a margin for its rounding.
     kept_RD = turned_RD.astype(np.float64)
-    left_R = rows.solver.outside(weight_RD, kept_RD, roundings=2)
+    left_R = rows.solver.residuals(weight_RD, kept_RD, roundings=2)
     return turned_RD, float(left_R.max()), hashlib.sha256(block.data.data).digest()
 
 
