@@ -72,10 +72,10 @@ def _write_constraints(ready: Constraints, message: pb.Constraints) -> None:
 def to_reply(rpc: Rpc[R], response: Any) -> R:
     """Convert a response, which has the reply's fields by name."""
     make: Callable[..., R] = rpc.reply
-    arrays = (
+    arrays = [
         _array(response, name) if name not in OPTIONAL or response.HasField(name) else None
         for name in rpc.reply._fields[:-1]
-    )
+    ]
     return make(*arrays, _read_answer(response.answer))
 
 
@@ -115,18 +115,14 @@ class _RemoteEngine(NamedTuple):
         rpc = RPC_OF[type(request)]
         message = rpc.request()
         for name, value in request.options.items():
-            _write(message, name, value)
+            if isinstance(value, np.ndarray):
+                put(getattr(message, name), value)
+            elif isinstance(value, tuple):
+                getattr(message, name).extend(value)
+            else:
+                setattr(message, name, value)
         fill(message, as_wire(request.hidden_states), request.constraints, self.spec)
         return self.reply(rpc, message)
-
-
-def _write(message: Any, name: str, value: Any) -> None:
-    if isinstance(value, np.ndarray):
-        put(getattr(message, name), value)
-    elif isinstance(value, tuple):
-        getattr(message, name).extend(value)
-    else:
-        setattr(message, name, value)
 
 
 class RemoteDecoder(Decoder):

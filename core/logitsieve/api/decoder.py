@@ -105,7 +105,8 @@ class Decoder(ABC):
         """
         if spec:
             check_keywords(ModelSpec, spec)
-        hidden_states = _for_engine(self, hidden_states)
+        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:
+            hidden_states = self._rows(hidden_states)  # the engine converts arrays [B, D]
         k = whole("k", k, 1, self._most_ids)
         return self._answer(spec, TopKRequest(hidden_states, k, constraints=constraints), k)
 
@@ -140,7 +141,8 @@ class Decoder(ABC):
 
         `SampleOptions` explains filters, seeds, log-probabilities, and how exact draws are.
         """
-        hidden_states = _for_engine(self, hidden_states)
+        if type(hidden_states) is not ndarray or hidden_states.ndim != 2:
+            hidden_states = self._rows(hidden_states)  # as in `topk`
         ready = Sampling.of(len(hidden_states), samples, options)
         return self._answer(options, SampleRequest(hidden_states, ready, constraints=constraints))
 
@@ -169,13 +171,3 @@ class Decoder(ABC):
         ready = Beams.of(len(hidden_states), scores, beams_in, beams_out, options)
         request = BeamStepRequest(hidden_states, ready, constraints=constraints)
         return self._answer(options, request, min(ready.beams_out, self._most_ids))
-
-
-def _for_engine(decoder: Decoder, hidden_states: ArrayLike) -> Float32:
-    """Return arrays [B, D] unchanged, since engines convert them, and others by `_rows`.
-
-    This is a function because asynchronous clients reuse the methods of `Decoder` without its base.
-    """
-    if type(hidden_states) is ndarray and hidden_states.ndim == 2:
-        return hidden_states
-    return decoder._rows(hidden_states)

@@ -198,10 +198,11 @@ def asked_width(width: float | None) -> float:
 
 
 DEFAULT_SPEC = ResolvedSpec(True, None, "", (), "")
+ANSWERING = ModelSpec.__annotations__.keys() - {"model"}
 
 
 def resolved_spec(spec: ModelSpec) -> ResolvedSpec:
-    if spec.keys().isdisjoint(ModelSpec.__annotations__):
+    if spec.keys().isdisjoint(ANSWERING):
         return DEFAULT_SPEC
     head, knobs = spec.get("head", ""), spec.get("knobs")
     precision, exact = spec.get("min_precision"), spec.get("exact", False)

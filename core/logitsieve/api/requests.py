@@ -66,7 +66,7 @@ class Sampling(NamedTuple):
     @property
     def filtered(self) -> bool:
         """True if a filter may remove ids."""
-        return self.filters != NO_FILTERS
+        return (self.top_p, self.min_p) != NO_FILTERS
 
     @property
     def least_log_share(self) -> float:
@@ -77,11 +77,10 @@ class Sampling(NamedTuple):
     def of(cls, rows: int, samples: int, options: SampleOptions) -> Self:
         """Check options of draws; raises InvalidRequest, or TypeError for an unknown keyword."""
         check_keywords(SampleOptions, options)
-        checked: dict[str, Any] = {
-            name: SAMPLING_CHECKS[name](value)
-            for name, value in options.items()
-            if name in SAMPLING_CHECKS
-        }
+        checked: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in SAMPLING_CHECKS:
+                checked[name] = SAMPLING_CHECKS[name](value)
         seeds = _seeds(options.get("seeds"), rows)
         how = cls(whole("samples", samples, 1, MOST_SAMPLES), seeds, **checked)
         if how.temperature == 0 and not how.replace:

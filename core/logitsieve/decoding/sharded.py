@@ -18,7 +18,7 @@ from logitsieve.api.errors import (
     ShardUnavailable,
     Unavailable,
 )
-from logitsieve.api.keywords import ModelSpec, Purpose
+from logitsieve.api.keywords import ANSWERING, ModelSpec, Purpose
 from logitsieve.api.requests import (
     FILTERS,
     NO_FILTERS,
@@ -161,9 +161,8 @@ class ShardedEngine(EngineBase):
     def __init__(self, decoder: ShardedDecoder, spec: Mapping[str, Any]) -> None:
         if (model := spec.get("model", "")) not in ("", decoder.name):
             raise ModelNotFound(f"model: got {model}, here is only {decoder.name!r}", "model")
-        names = ModelSpec.__annotations__.keys() - {"model"}
         self._decoder = decoder
-        self._spec = {name: spec[name] for name in spec if name in names}
+        self._spec = {name: spec[name] for name in spec if name in ANSWERING}
         self._plain = {**self._spec, "normalizer": None, "width": None}
         # A logit is its log-probability plus log Z, so it is as exact as log Z.
         self._closely = {**self._spec, "normalizer": spec.get("normalizer") or FULL.name}
