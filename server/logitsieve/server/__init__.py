@@ -1,5 +1,3 @@
-"""The gRPC service: a folder of indexes, answered over the network."""
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,7 @@ __all__ = ["ServeConfig", "Server", "create_server", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server when it is first used: config.py is read without it."""
+    """Import the server when it is first used, since the CLI reads config.py without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("logitsieve.server.app"), name)

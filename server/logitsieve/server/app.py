@@ -1,5 +1,3 @@
-"""The server process."""
-
 import asyncio
 import ctypes
 import gc
@@ -41,9 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_REPLIES_S = 0.5  # to pass the network once all calls have ended
+LAST_REPLIES_S = 0.5  # for the last replies to be sent
 WATCH_S = 0.5  # between looks at the files of loaded versions
-# Constants of glibc's malloc.h. Thresholds that are set do not grow with freed blocks.
+# Constants of glibc's malloc.h. Once a threshold is set, glibc no longer raises it by itself.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGE = 1 << 20  # bytes
 ARENAS = 2
@@ -52,7 +50,7 @@ ProgressShown = Callable[[], AbstractContextManager[Progress]]
 
 
 class Server:
-    """One process's gRPC and HTTP ports over one repository; `start` binds them."""
+    """A process's gRPC and HTTP ports, which `start` binds."""
 
     def __init__(self, config: ServeConfig, repository: Repository) -> None:
         self.config = config
@@ -94,9 +92,9 @@ class Server:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, progress: Progress = no_progress) -> None:
-        """Load and warm every version, then say SERVING; the HTTP port answers at once.
+        """Load and warm every version, then report SERVING. The HTTP port answers at once.
 
-        InvalidRequest names a bad port, file of TLS or API keys, folder or GPU; DeviceLost,
+        InvalidRequest names a bad port, TLS or API key file, folder or GPU. Also DeviceLost and
         MissingExtra.
         """
         config = self.config
@@ -124,7 +122,7 @@ class Server:
         self._watching = asyncio.create_task(self._watch())
 
     def guard(self) -> None:
-        """Hold new connections back when this process has grown too much; once started."""
+        """Hold back new connections while this process has grown too much; call it once started."""
         assert self._ports is not None
         assert self._http is not None
         grpc_ports, http = self._ports, self._http
@@ -138,7 +136,7 @@ class Server:
         self._gate.start()
 
     async def stop(self) -> None:
-        """Say NOT_SERVING, take no new requests; current ones get `drain_s` seconds."""
+        """Report NOT_SERVING and take no new requests; current ones get `drain_s` seconds."""
         self._ready, self._stopping = False, True
         if self._gate is not None:
             await asyncio.to_thread(self._gate.stop)
@@ -160,7 +158,7 @@ class Server:
             await self._http.stop()
 
     async def _drain(self) -> None:
-        """Let calls end within `drain_s`; connections without one are not waited for."""
+        """Let calls end within `drain_s`, without waiting for connections that have none."""
         if self._ports is None:
             return
         seconds = self.config.drain_s
@@ -173,7 +171,7 @@ class Server:
 
     async def _listen_http(self, api_keys: ApiKeys | None) -> int:
         config = self.config
-        # Scrapers and probes expect plain HTTP, except with a public console.
+        # Scrapers and probes expect plain HTTP, so only a public console turns on TLS.
         public = config.serves_console and not is_loopback(config.host)
         client_ca = config.tls_client_ca
         tls = http_tls(config.tls_cert, config.tls_key, client_ca) if public else None
@@ -249,10 +247,10 @@ def serve(
     progress: ProgressShown = lambda: nullcontext(no_progress),
     repository: Repository | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain; a second signal ends the process.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. A second signal ends the process.
 
-    Raises like `Server.start`, and DeviceLost after draining if a GPU fails. `progress()` is
-    entered while versions load.
+    Raises like `Server.start`, and DeviceLost after draining if a GPU fails. The context
+    `progress()` is open while versions load.
     """
     configure(config.log_format, config.log_level)
     _return_memory()
@@ -260,7 +258,7 @@ def serve(
 
 
 def _return_memory() -> None:
-    """Return large blocks when they are freed, and keep few arenas; only with glibc."""
+    """Make glibc return large blocks to the system when they are freed, and keep few arenas."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for name, value in ((M_MMAP_THRESHOLD, LARGE), (M_TRIM_THRESHOLD, LARGE)):
@@ -281,7 +279,7 @@ async def _serve(
         if started.done():
             await started
             gc.collect()
-            gc.freeze()  # no collection visits the loaded indexes
+            gc.freeze()  # so that no collection visits the loaded indexes
             if sys.platform == "linux":
                 server.guard()
             _announce(server)

@@ -1,5 +1,3 @@
-"""The options of a server, with their help and ranges."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -10,10 +8,10 @@ from logitsieve.gpu.open import DEVICES, is_device
 from logitsieve.utils.environment import is_loopback
 from logitsieve.utils.options import check_ranges, option
 
-ANSWER_BYTES = 8  # an id and a number, of each answer or draw
+ANSWER_BYTES = 8  # an id with its number
 MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
-ROW_OVERHEAD = 32  # bytes of a seed, or of a score, length and flag, and four offsets
-MAX_BATCH_DELAY_US = 200  # little against a call over the network
+ROW_OVERHEAD = 32  # bytes of a seed (or of a score, length and flag) and of four offsets
+MAX_BATCH_DELAY_US = 200  # little compared to a call over the network
 MAX_CONNECTION_S = 7 * 86_400
 MAX_PORT = 65535
 

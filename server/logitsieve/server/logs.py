@@ -1,4 +1,4 @@
-"""The log: a line for each event but answered requests, as text or JSON, without hidden values."""
+"""The log, as text or JSON. It has no lines for answered requests, and no hidden states."""
 
 import json
 import logging
@@ -12,9 +12,9 @@ from typing import Any, Literal, TextIO
 REQUEST_ID = "x-request-id"
 
 FAILED, INCIDENT = "request_failed", "incident"
-LEFT = "ExecuteBatchError raised in core"  # gRPC's words for a client that left before its answer
-UNREADABLE = "Invalid encoding on"  # for a header that is no UTF-8, which it quotes
-PER_SECOND = 10  # lines about failed requests, and incidents
+LEFT = "ExecuteBatchError raised in core"  # gRPC logs this if a client leaves before its answer,
+UNREADABLE = "Invalid encoding on"  # and this, with a quote, if a header is not UTF-8
+PER_SECOND = 10  # lines about failed requests, and about incidents
 
 
 def event(
@@ -26,7 +26,6 @@ def event(
     traceback: bool = False,
     **fields: Any,
 ) -> None:
-    """Log an event with `fields` for JSON."""
     log.log(level, "%s", message, exc_info=traceback, extra={"event": name, "fields": fields})
 
 
@@ -35,7 +34,7 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Let all loggers and warnings of the process, also of libraries, write such lines."""
+    """Send the log lines and warnings of the whole process, libraries included, to `stream`."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())
@@ -68,10 +67,10 @@ class Json(logging.Formatter):
 
 
 class FewFailures(logging.Filter):
-    """Passes PER_SECOND lines of each event that clients cause; the next one counts the others.
+    """Passes at most PER_SECOND lines of each event that clients can cause.
 
-    gRPC's traces of clients that left are dropped, and its traces of unreadable headers become such
-    lines: they would have no limit.
+    The next line counts those that were held back. gRPC's tracebacks of clients that left are
+    dropped; those of unreadable headers become FAILED lines, which are limited.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

@@ -1,5 +1,3 @@
-"""Event loops: calls from threads, which they outlive, and the end of a process that serves."""
-
 import asyncio
 import faulthandler
 import os
@@ -13,19 +11,19 @@ from threading import Timer
 def call_soon(
     loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object
 ) -> None:
-    """Make the call on the loop, from any thread; do nothing once the loop has ended."""
+    """Schedule a call from any thread; do nothing once the loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 
 
 SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-LAST_S = 3.0  # after the time to drain; then the process ends, whatever still runs
+LAST_S = 3.0  # after the time to drain, the process ends even if something still runs
 
 
 def first_signal(names: Sequence[signal.Signals] = SIGNALS) -> asyncio.Event:
-    """Return an event that a first signal of these to the process of the running loop sets.
+    """Return an event that the first of these signals sets, on the running loop.
 
-    From then on signals have their default effect. Crashes leave a trace from here on.
+    After it, signals have their default effect. From this call on, crashes leave a traceback.
     """
     faulthandler.enable(sys.__stderr__ or sys.stderr)
     loop, came = asyncio.get_running_loop(), asyncio.Event()
@@ -42,7 +40,7 @@ def first_signal(names: Sequence[signal.Signals] = SIGNALS) -> asyncio.Event:
 
 
 def end_after(drain_s: float, last: Callable[[float], int]) -> None:
-    """End the process LAST_S after `drain_s`, by the exit code of `last`, which gets their sum."""
+    """End the process after LAST_S + `drain_s`; `last` gets this time and returns the exit code."""
     seconds = LAST_S + drain_s
     timer = Timer(seconds, lambda: os._exit(last(seconds)))
     timer.daemon = True

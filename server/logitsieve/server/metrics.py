@@ -1,7 +1,6 @@
 """The server's metrics for Prometheus, counted in plain integers on the event loop.
 
-prometheus_client would take a lock for each. Labels are never a client's text: loaded models,
-"unknown" or "". Durations are in seconds.
+prometheus_client would take a lock for each count. Labels never hold a client's text.
 """
 
 from bisect import bisect_left
@@ -37,7 +36,7 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 UNKNOWN = "unknown"
 
 
-# A refusal -> its reason.
+# The reasons for refusals in metrics.
 Reasons = Mapping[type[Exception], str]
 SHED: Reasons = {
     Overloaded: "in_flight",
@@ -56,23 +55,23 @@ BOUNDS_NS = [round(bound * 1e9) for bound in SECONDS]
 BATCH_ROWS = tuple(1 << power for power in range(11))
 UPPER_BOUNDS = [*map(str, SECONDS), "+Inf"]
 
-KEPT = 16  # finished requests that are counted together, for warm caches
+KEPT = 16  # finished calls are counted together, while the code is in the CPU's caches
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     rpc: str
-    size: int = 0  # bytes of its message
-    left_s: float | None = None  # seconds when it arrived here
-    # Times in ns. A call arrives with its message, less the time for which it waited to be read.
+    size: int = 0  # bytes
+    left_s: float | None = None  # to its deadline, on arrival
+    # When the message had been read, less the time that the call waited for memory.
     arrived_ns: int = field(default_factory=perf_counter_ns)
-    client_wait_ns: int = 0  # its wait before that, as its client says
+    client_wait_ns: int = 0  # wait before that, by the client's report
     shed: Reasons = field(default_factory=lambda: SHED)
     id: int = 0  # of a stream's message
-    request_id: str = ""  # the client's, or made if the call fails
-    trace: Mapping[str, str] = field(default_factory=dict)  # traceparent, tracestate
-    peer: str = ""  # its client's address, for the log
-    shrink: Callable[[int], object] = int  # tells its port how many bytes it counts for
+    request_id: str = ""  # the client's, or made when the call fails
+    trace: Mapping[str, str] = field(default_factory=dict)
+    peer: str = ""
+    shrink: Callable[[int], object] = int  # lowers the bytes that its port counts for it
     admitted_ns: int = 0
     model: str = UNKNOWN
     version: str = ""
@@ -85,7 +84,7 @@ class Call:
     code: str = ""
 
     def route(self, requested: str, model: str, version: str) -> None:
-        """Label the call; `requested` is like "name:alias"."""
+        """Label the call; `requested` may be "name:alias"."""
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
     def limit(self, seconds: float) -> None:
@@ -101,7 +100,6 @@ class Series(defaultdict[tuple[str, ...], T]):
         self._about: Any = {"name": name, "documentation": help_text, "labels": labels}
 
     def keep(self, versions: Iterable[Version]) -> None:
-        """Drop the values of other versions."""
         known = {(v.name, number) for v in versions for number in ("", str(v.number))}
         for values in list(self):
             of = dict(zip(self._about["labels"], values, strict=True))
@@ -122,7 +120,7 @@ class Counters(Series[float]):
 
 
 class Histograms(Series[list[int]]):
-    """Durations by labels: counts by bucket, then the sum in ns."""
+    """Durations by labels; a value lists the buckets' counts, then the sum in ns."""
 
     def __init__(self, name: str, help_text: str, *labels: str) -> None:
         super().__init__(lambda: [0] * (len(UPPER_BOUNDS) + 1), name, help_text, *labels)
@@ -141,7 +139,7 @@ class Histograms(Series[list[int]]):
 
 
 class Metrics(Collector):
-    """All counts of a server; with `versions` None, of every version ever loaded."""
+    """All counts of a server, without versions that `versions` no longer lists."""
 
     def __init__(self, versions: Callable[[], Iterable[Version]] | None = None) -> None:
         self._versions = versions
@@ -168,7 +166,7 @@ class Metrics(Collector):
             "request_memory (too long unread), streams; by the client's doing no_message, told_wait"
         )
         self.rejected = Counters("requests_rejected", about, "reason")
-        for reason in REASONS:  # `rate` misses the first event of a new series
+        for reason in REASONS:  # PromQL's `rate` misses the first event of a new series
             self.rejected[reason,] = 0
         about = "Versions loaded while serving: ok, failed"
         self.reloads = Counters("reloads", about, "model", "result")
@@ -229,7 +227,7 @@ class Metrics(Collector):
             if call.device_ns:
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)
-            # Python is faster than numpy for a few rows.
+            # For a few rows, Python is faster than numpy.
             self._rows[(*by_head, version, alias)] += len(answer.proven)
             self._scanned[by_head] += sum(answer.scanned.tolist())
             self._proven[by_head] += answer.proven.tobytes().count(1)

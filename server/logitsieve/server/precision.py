@@ -1,7 +1,7 @@
-"""Live precision: a share of the answered TopK rows, answered again by the head `full`.
+"""Measures live precision: answers a share of the TopK rows again, by the head `full`.
 
-Rows without constraints have equal chances, proven ones too, or a full queue would drop only rows
-that may be wrong. One thread of lower priority computes, and rests in proportion.
+Rows without constraints are chosen with the same chance, even proven ones: otherwise a full queue
+would drop only rows that may be wrong.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ QUEUE = 256  # rows
 JOIN_S = 1.0
 BY_HEAD = "model", "head"  # labels of series
 BY_K = "model", "head", "k"
-NICE = 10  # not the lowest: a thread with the interpreter's lock must get time to release it
+NICE = 10  # not the lowest priority: a thread that has the GIL must get time to release it
 
 
 def step_back() -> None:
@@ -56,12 +56,12 @@ class AnsweredRow(NamedTuple):
 
 class Judgement(NamedTuple):
     row: AnsweredRow
-    hits: Mapping[int, float]  # true ids answered, by k, up to the k of the request
-    missed_mass: float  # probability of the others
+    hits: Mapping[int, float]  # true ids that were answered, by k
+    missed_mass: float  # probability of the other true ids
 
 
 def judge(row: AnsweredRow) -> Judgement:
-    """Compare the answer with that of `full`, which a proven answer equals."""
+    """Compare an answer with that of `full`; a proven answer equals it."""
     decoder, hidden_states, answer = row.served.decoder, row.hidden_states, row.answer
     k = answer.ids.shape[1]
     truth = answer
@@ -96,7 +96,7 @@ def _hits(answer: TopK, truth: TopK) -> dict[int, float]:
 
 
 class Shadow:
-    """Judges a `share` of the rows by at most `cpu` of one core; 0 of either turns it off.
+    """Judges a `share` of the rows on a thread that takes at most `cpu` of a core; 0 is off.
 
     It calls `judged`, or `lost(model, reason)`, on the event loop.
     """
@@ -114,7 +114,7 @@ class Shadow:
     ) -> None:
         self._on = share > 0 and cpu > 0
         self._share = share
-        self._rest = 1 / cpu - 1 if self._on else inf  # seconds for a second of work
+        self._rest = 1 / cpu - 1 if self._on else inf
         self._judged, self._lost = judged, lost
         self._random = Random(seed)
         self._queue: SimpleQueue[AnsweredRow | None] = SimpleQueue()
@@ -137,7 +137,7 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden_states: np.ndarray, reply: TopKReply
     ) -> None:
-        """Copy the chosen rows of `hidden_states` [B, D] and of their reply."""
+        """Queue copies of the chosen rows of `hidden_states` [B, D] and of their reply."""
         if reply.answer.rows_missing:
             return
         while self._gap < len(hidden_states):
@@ -152,7 +152,7 @@ class Shadow:
         self._gap -= len(hidden_states)
 
     def _draw(self) -> float:
-        """Draw the number of rows to skip: geometric, for equal chances."""
+        """Draw how many rows to skip, by the geometric distribution."""
         if not self._on:
             return inf
         return 0 if self._share == 1 else log(1 - self._random.random()) // log1p(-self._share)
@@ -165,7 +165,7 @@ class Shadow:
             if self._stopping.wait((self._clock() - began) * self._rest):
                 return
             call_soon(loop, report)
-            del row, report  # they would keep an unloaded index mapped
+            del row, report  # or they would keep an unloaded index mapped
 
     def _report(self, row: AnsweredRow) -> Callable[[], None]:
         try:
@@ -180,7 +180,7 @@ class Shadow:
 
 
 class PrecisionMetrics(Collector):
-    """Counts judged rows, and ids that hit or missed, for Prometheus and AUTO; on the loop."""
+    """Counts judged rows, and tells AUTO. For the event loop alone."""
 
     def __init__(
         self, registry: CollectorRegistry, versions: Callable[[], Iterable[Version]]
@@ -253,5 +253,5 @@ class PrecisionMetrics(Collector):
 
 
 def shares(hits: Mapping[int, float]) -> dict[int, float]:
-    """Return the share of the true top k answered by class of k, for its largest k."""
+    """Return the answered share of the true top k by class of k, for the largest k in it."""
     return {k_class(k): hits[k] / k for k in sorted(hits) if k_class(k) != BEYOND}

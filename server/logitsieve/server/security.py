@@ -1,7 +1,6 @@
 """Certificates and API keys from files, which are read again when they change.
 
-One key a line, `scope:key`; `admin` includes the other scopes. Only hashes are kept; all are
-compared, in constant time. The last good state of a file stays.
+A file of keys has lines `scope:key`; the scope `admin` includes the others.
 """
 
 import asyncio
@@ -36,15 +35,15 @@ KEY = re.compile(rb"[A-Za-z0-9._~+/-]{16,}=*")  # RFC 6750's b64token
 LINE = "scope:key: read, console or admin; 16 or more of A-Z a-z 0-9 . _ ~ + / -"
 PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of clients"
 
-EXPOSED = 0o027  # writable by the group, or open to others
+EXPOSED = 0o027  # writable by the group, or accessible to others
 
 Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a key, its scopes)
 
 
 class ReloadingFile(Generic[T]):
-    """The last good value of `read()`; the first file is the secret.
+    """The last good value of `read()`, which reads `files`; the first of them is secret.
 
-    InvalidRequest names the option if the files cannot be used at the start.
+    InvalidRequest names the option if the files cannot be used at first.
     """
 
     def __init__(self, option: str, read: Callable[[], T], allowed: str, *files: Path) -> None:
@@ -58,13 +57,13 @@ class ReloadingFile(Generic[T]):
             raise InvalidRequest(option, error, allowed) from error
 
     def renew(self) -> bool:
-        """Read changed files; True on success. A failure is logged once."""
+        """Read changed files; return whether the value changed. A failure is logged once."""
         try:
             stamp = self._stats()
             if stamp == self._stamp:
                 return False
             value = self._read()
-            if self._stats() != stamp:  # only one of two is replaced by now
+            if self._stats() != stamp:  # they are being replaced just now
                 return False
             self._warn_if_exposed()
         except (OSError, InvalidRequest) as error:
@@ -90,13 +89,13 @@ class ReloadingFile(Generic[T]):
 
 
 class ApiKeys(ReloadingFile[Granted]):
-    """The API keys of a file as of the last `renew`; `check` does not read it."""
+    """The API keys of a file, as hashes; `check` compares all of them, in constant time."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("api_key_file", lambda: read_api_keys(path), "a file of API keys", path)
 
     def check(self, header: str, scope: str) -> None:
-        """Unauthenticated without "Bearer <key>" of the file, PermissionDenied for its scope."""
+        """Take "Bearer <key>". Unauthenticated for other keys, PermissionDenied for its scope."""
         kind, _, key = header.partition(" ")
         digest = sha256(key.strip().encode()).digest()
         matching = [
@@ -109,7 +108,7 @@ class ApiKeys(ReloadingFile[Granted]):
 
 
 async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
-    """Read changed files, off the event loop, until cancelled."""
+    """Renew files on a thread, until cancelled."""
     while True:
         await asyncio.sleep(RENEW_S)
         for file in files:
@@ -118,9 +117,9 @@ async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
 
 
 def read_api_keys(path: Path) -> Granted:
-    """Read one key or more; InvalidRequest names a line, not its text."""
+    """Read one key or more. InvalidRequest names a line, not its text."""
     granted: Granted = []
-    # str.splitlines would split inside letters of a UTF-8 comment.
+    # str.splitlines would also split inside comments, at U+2028 for example.
     lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith(b"#"):
@@ -135,7 +134,7 @@ def read_api_keys(path: Path) -> Granted:
 
 
 def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | None:
-    """Return a maker of credentials, for a port each; None without TLS."""
+    """Return a function that makes a port's credentials; None without TLS."""
     cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
     if cert is None or key is None:
         return None
@@ -146,7 +145,7 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
         current = pems.value
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal current  # called when a client connects
+            nonlocal current  # gRPC calls this when a client connects
             pems.renew()
             if pems.value is current:
                 return None
@@ -163,9 +162,9 @@ def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | 
 def http_tls(
     cert: Path | None, key: Path | None, client_ca: Path | None = None
 ) -> ReloadingFile[ssl.SSLContext] | None:
-    """Return TLS for an HTTP port, None without a certificate.
+    """Return TLS for an HTTP port, or None without a certificate.
 
-    With `client_ca` it asks clients for theirs; who has none may connect.
+    With `client_ca`, clients are asked for a certificate, but may connect without one.
     """
     if cert is None or key is None:
         return None
@@ -180,11 +179,11 @@ def http_tls(
 
 
 def tls_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Read the files; InvalidRequest names the option."""
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password="")  # or OpenSSL asks at the terminal
-    except OSError as error:  # an SSLError too
+    except OSError as error:
         raise InvalidRequest("tls_cert", f"{cert}, {key} ({error})", PEMS) from error
     try:
         if client_ca is not None:
@@ -196,7 +195,7 @@ def tls_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSL
 
 
 def read_pems(cert: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
-    tls_context(cert, key, client_ca)  # gRPC would not name the option
+    tls_context(cert, key, client_ca)  # checks the files, since gRPC would not name the option
     pair = key.read_bytes(), cert.read_bytes()
     authorities = None if client_ca is None else client_ca.read_bytes()
     return grpc.ssl_server_certificate_configuration([pair], authorities)

@@ -1,7 +1,7 @@
-"""Spans of ended calls for OpenTelemetry, from times that are taken anyway.
+"""OpenTelemetry's spans of finished calls, from times that are taken anyway.
 
-A call's span continues the client's W3C traceparent. It has `admit` until the request was read,
-`queue` until computing began, and `compute`, with the calls to shards.
+A call's span continues the client's W3C traceparent. Its children are `admit` (until the request
+was read), `queue` (until computing began) and `compute`, which contains the calls to shards.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Tracing:
         return span
 
     def close(self) -> None:
-        """Export the rest within FLUSH_MS."""
+        """Export the remaining spans within FLUSH_MS."""
         self._provider.force_flush(FLUSH_MS)
 
 
 def open_tracing(endpoint: str) -> Tracing:
-    """Send spans to an OTLP endpoint (gRPC); variables OTEL_* choose the sampler and the rest."""
+    """Send spans to an OTLP endpoint (gRPC). The variables OTEL_* set the sampler and the rest."""
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

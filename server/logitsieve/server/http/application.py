@@ -1,5 +1,3 @@
-"""/metrics, the probes, and a console under /; JSON of requests, statuses of errors."""
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,11 +28,9 @@ PLAIN = ("/metrics", "/healthz", "/readyz")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerView:
-    """A server's parts for a console."""
-
     config: ServeConfig
     routes: Callable[[], Routes]
-    admit: Callable[[float | None], object]  # refuses work by its seconds left
+    admit: Callable[[float | None], object]  # raises if work with this many seconds left is refused
     registry: CollectorRegistry
     ready: Callable[[], bool]
     api_keys: ApiKeys | None  # None: no sign-in
@@ -49,9 +45,9 @@ class Console(Protocol):
 
 
 def open_console(view: ServerView) -> Console | None:
-    """Open the installed console: an entry point that takes a ServerView.
+    """Open the installed console, an entry point that takes a ServerView.
 
-    None if `view.config` wants none. MissingExtra without one, unless it is only on by default.
+    None if `view.config` turns it off. MissingExtra if none is installed though it was asked for.
     """
     if not view.config.serves_console:
         return None
@@ -67,7 +63,10 @@ def open_console(view: ServerView) -> Console | None:
 
 
 class LocalNames:
-    """Answers only to names of loopback, or a site's name that resolves there could read pages."""
+    """Answers only requests to names of loopback.
+
+    Otherwise a site could let its own name resolve to loopback, and read the pages.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -84,7 +83,7 @@ class LocalNames:
 
 
 class CertifiedClients:
-    """Answers only to clients that have shown a certificate, which the port has checked."""
+    """Answers only clients with a certificate, which TLS has checked."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -104,10 +103,10 @@ def application(
     local: bool = False,
     certified: bool = False,
 ) -> Starlette:
-    """Make the application of `metrics()`, the text of a scrape, and `ready()`.
+    """Make the application; `metrics()` returns the text of a scrape.
 
-    A server that is `stopping()` is alive, so that it may drain. `local`: for LocalNames alone;
-    `certified`: the console for CertifiedClients alone.
+    A server that is `stopping()` counts as alive, so that it may drain. `local` puts LocalNames
+    before all pages, `certified` puts CertifiedClients before the console.
     """
 
     async def scrape(request: Request) -> Response:
@@ -130,9 +129,9 @@ def application(
 
 
 async def read_json(request: Request, most: int) -> dict[str, Any]:
-    """Read a JSON object of at most `most` bytes; InvalidRequest, or raises as `hold`.
+    """Read a JSON object of at most `most` bytes. InvalidRequest; raises like `Bodies.hold`.
 
-    A page of another site cannot send this content type without asking first.
+    Browsers let pages of other sites send this content type only after asking (CORS).
     """
     check_json(request)
     return parsed(await read_body(request, most))
@@ -170,7 +169,7 @@ STATUSES = {
 
 
 def http_failure(error: Exception) -> tuple[HTTPStatus, str, str, dict[str, str]]:
-    """Return an error's status, message, field (or "") and headers."""
+    """Return an error's status, message, field and headers."""
     call, headers = to_status(error), dict[str, str]()
     status = STATUSES.get(call.code, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, RequestTooLarge):

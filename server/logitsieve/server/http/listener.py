@@ -1,6 +1,6 @@
-"""An HTTP port by uvicorn's protocol, with limits on its connections and on bodies of requests.
+"""An HTTP port by uvicorn's protocol, with limits on connections and on requests' bodies.
 
-It shares gRPC's event loop, so /healthz answers only while requests can be answered.
+It shares gRPC's event loop, so /healthz answers only while gRPC requests can be answered.
 """
 
 from __future__ import annotations
@@ -24,17 +24,14 @@ from uvicorn.server import ServerState
 
 from logitsieve.api.errors import Overloaded, RequestTooLarge, Unavailable
 
-PART = 1 << 16  # bytes that must come within the patience; the first ones are not counted
-MOST, SHARE = 64 << 20, 32 << 20  # bytes of all bodies together, and of one address
+PART = 1 << 16  # bytes that must arrive in `patience_s`
+MOST, SHARE = 64 << 20, 32 << 20  # counted bytes of all bodies, and of one address
 RETRY_S = 1.0
 CLOSE = {"Connection": "close"}
 
 
 class Bodies:
-    """Counts the bodies that a port reads and keeps, without the first part of each.
-
-    `bytes` are those of all.
-    """
+    """Limits the `bytes` of the bodies that a port holds, not counting the first PART of each."""
 
     def __init__(self, patience_s: float, most: int = MOST, share: int = SHARE) -> None:
         self._patience_s, self._most, self._share = patience_s, most, share
@@ -45,8 +42,8 @@ class Bodies:
     async def hold(self, request: Request, most: int) -> AsyncIterator[bytes]:
         """Read a body of at most `most` bytes, and count it until the end of the `with`.
 
-        RequestTooLarge; Unavailable or Overloaded beyond the limits; HTTPException 408 for a part
-        that does not come in time; starlette's ClientDisconnect.
+        RequestTooLarge; Unavailable or Overloaded beyond the limits; HTTPException 408 if a part
+        comes too late; starlette's ClientDisconnect.
         """
         address, counted = request.client.host if request.client else "", 0
         body = bytearray()
@@ -86,13 +83,13 @@ class Bodies:
 
 
 def bodies_of(request: Request) -> Bodies:
-    """Return the counter of the request's port; without a Listener, one for this request alone."""
+
     found: Bodies | None = request.scope.get("state", {}).get("bodies")
     return found or Bodies(patience_s=5.0)
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Read the body; raises as `hold`."""
+
     async with bodies_of(request).hold(request, most) as body:
         return body
 
@@ -107,33 +104,33 @@ def _check(size: int, most: int) -> None:
         raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
 
 
-PATIENCE_S = 5.0  # for a request's head and for each reply to be read
+PATIENCE_S = 5.0  # for a request's head to arrive, and for a reply to be read
 MAX_HEAD = 1 << 14
-MOST_RESTING = 100  # connections without a request; then the oldest is dropped
+MOST_RESTING = 100  # connections without a request
 
-CERTIFIED = "certified"  # of a request's state: its client has shown a certificate
+CERTIFIED = "certified"  # whether a request's client has shown a certificate
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
 
 
 async def _strict(application: Application, scope: Any, receive: Any, send: Any) -> None:
-    """Refuse two things that h11 accepts: a head that is too long but came at once, and two
-    lengths, since a proxy may believe the other one."""
+    """Refuse two things that h11 accepts: a head over MAX_HEAD that arrives in one piece, and two
+    statements of a body's length, of which a proxy may believe the other one."""
     names = [name for name, _ in scope["headers"]]
     head = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     head += len(scope["raw_path"]) + len(scope["query_string"])
-    reply, close = application, {"Connection": "close"}
+    reply = application
     if head > MAX_HEAD:
         message = f"head: got {head} bytes, allowed: at most {MAX_HEAD}\n"
-        reply = PlainTextResponse(message, 431, close)
+        reply = PlainTextResponse(message, 431, CLOSE)
     elif b"content-length" in names and b"transfer-encoding" in names:
         message = "content-length: got one besides transfer-encoding, allowed: one of them\n"
-        reply = PlainTextResponse(message, 400, close)
+        reply = PlainTextResponse(message, 400, CLOSE)
     await reply(scope, receive, send)
 
 
 class Listener:
-    """A port; `reply_s`: for a request with its reply, if more than `patience_s`."""
+    """An HTTP port. A request and its reply may take `reply_s` seconds, at least `patience_s`."""
 
     def __init__(
         self, application: Application, patience_s: float = PATIENCE_S, reply_s: float = 0.0
@@ -163,8 +160,8 @@ class Listener:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of all bodies that are counted: each as it came, and as a whole."""
-        return 2 * self._bodies.bytes
+
+        return 2 * self._bodies.bytes  # a body is copied once
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen and return the port. OSError if it cannot be bound."""
@@ -178,12 +175,12 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def take(self, connection: socket.socket) -> None:
-        """Serve a connection that another process has accepted."""
+        """Serve a connection that is already accepted."""
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(self._protocol, connection)
 
     async def settle(self, seconds: float) -> None:
-        """Wait until requests that are being answered have their replies."""
+
         if tasks := list(self._state.tasks):
             await asyncio.wait(tasks, timeout=seconds)
 
@@ -198,9 +195,9 @@ class Listener:
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol with limits in seconds, for each rest, and for a request with its reply.
+    """uvicorn's protocol, with a limit of `patience_s` on pauses and of `reply_s` on replies.
 
-    `resting`: connections without a complete head since their last reply, the oldest first.
+    `resting` lists the connections without a complete head since their last reply, oldest first.
     """
 
     def __init__(
@@ -241,7 +238,7 @@ class PatientProtocol(H11Protocol):
             self._resting.pop(self, None)
 
     def on_response_complete(self) -> None:
-        self._rest()  # with a deadline: the client has not read all bytes
+        self._rest()  # its deadline also holds for the client to read the last bytes
         super().on_response_complete()
 
     def _rest(self) -> None:

@@ -1,4 +1,4 @@
-"""ModelInfer: its requests as ours, our replies as its responses."""
+"""Translates requests of ModelInfer to ours, and our replies to its responses."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,7 +17,7 @@ from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
-# KServe's datatype -> ours, and the field of its contents
+# KServe's datatype -> ours, and the field of InferTensorContents that holds it.
 DATATYPES: dict[str, tuple[DType, str]] = {
     "FP32": (DType.FLOAT32, "fp32_contents"),
     "FP16": (DType.FLOAT16, ""),
@@ -27,11 +27,11 @@ DATATYPES: dict[str, tuple[DType, str]] = {
     "BOOL": (DType.BOOL, "bool_contents"),
 }
 NAMES = {int(dtype): name for name, (dtype, _) in DATATYPES.items()}
-MOST = 1 << 32  # above our messages' uint32
+MOST = 1 << 32  # the first integer that does not fit into a uint32
 
 
 class TensorKind(NamedTuple):
-    """A tensor: B rows, D the hidden size, K answers or draws a row."""
+    """A tensor; letters of its shape are B rows, D hidden size, K answers or draws a row."""
 
     name: str
     datatypes: tuple[str, ...]
@@ -60,9 +60,8 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
         TensorKind("log_z", ("FP32",), "B"),
     ),
 }
-# By the parameter `method`.
-KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}
-Kind = tuple[type | tuple[type, ...], str]  # of a parameter, and its name
+KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}  # by the parameter `method`
+Kind = tuple[type | tuple[type, ...], str]
 TEXT: Kind = (str, "a string")
 NUMBER: Kind = ((int, float), "a number")
 WHOLE: Kind = (int, "an integer")
@@ -84,11 +83,11 @@ OF_SAMPLE = {
     for name, default in Sampling._field_defaults.items()
     if name != "log_probs"  # an output that every answer has
 }
-BY_ROW = ("proven", "scanned", "log_z")  # outputs from the Answer
+BY_ROW = ("proven", "scanned", "log_z")
 
 
 def read_parameters(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the method and all parameters; InvalidRequest for one that it does not take."""
+    """Return the method and all parameters. InvalidRequest for one that it does not take."""
     given = {
         name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
         for name, value in message.parameters.items()
@@ -108,10 +107,9 @@ def read_parameters(message: Any) -> tuple[str, dict[str, Any]]:
 
 
 def to_request(message: Any, model: str, max_rows: int) -> tuple[Method, Any, float, Write]:
-    """Translate a ModelInferRequest for `model`; InvalidRequest names the field.
+    """Translate a ModelInferRequest; it runs before admission, so it must be cheap.
 
-    Runs before admission, so it must cost little. Returns the method, its request, its timeout in
-    seconds or 0, and the writer of the response.
+    Returns the method, its request, its timeout in seconds (0: none), and the response's writer.
     """
     kind, parameters = read_parameters(message)
     inputs, spec = _inputs(message, kind, max_rows), _spec(parameters, model)
@@ -227,8 +225,8 @@ def _typed_bytes(contents: Any, typed: str, dtype: DType, size: int, field: str)
     values = getattr(contents, typed)
     if len(values) != size:
         raise InvalidRequest(f"{field}.contents", f"{len(values)} values", f"{size}, by its shape")
-    if dtype == DType.FLOAT32 and size:  # the wire's bytes: a list would take 20 times the memory
-        contents.DiscardUnknownFields()  # they would come last
+    if dtype == DType.FLOAT32 and size:  # a list of floats would take 20 times the memory
+        contents.DiscardUnknownFields()  # they would be serialized after the floats
         return cast(bytes, contents.SerializeToString()[-4 * size :])
     return np.asarray(values, NUMPY_TYPES[dtype]).tobytes()
 

@@ -1,4 +1,4 @@
-"""GRPCInferenceService over the Decoder service; it loads models on the admin port."""
+"""KServe's GRPCInferenceService; on the admin port, it loads and unloads models."""
 
 from typing import Any
 
@@ -137,7 +137,7 @@ class KserveAdmin:
         return kserve.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call) -> Any:
-        """Return at once; the version closes after its last request."""
+        """Return at once. The version is closed after its last request."""
         name, version = _name_and_version(request)
         await self._admin.Unload(pb.UnloadRequest(name=name, version=version), call)
         return kserve.RepositoryModelUnloadResponse()

@@ -1,7 +1,4 @@
-"""The folder of models: models/<name>/<version>/ is an index, aliases.json names versions.
-
-Requests read one immutable Routes; a change replaces it.
-"""
+"""The folder of models: models/<name>/<version>/ is an index, aliases.json names versions."""
 
 import logging
 from collections.abc import Callable
@@ -56,16 +53,16 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Open
 
 
 class Repository:
-    """Versions by name; any thread may read and change it, but the event loop: a change waits."""
+    """The versions of a folder. Any thread may change them but the event loop, as a change may wait."""
 
     def __init__(
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
-        self._changing = Lock()  # held from reading `routes`, and while aliases are written
+        self._changing = Lock()  # held while `routes` are replaced, and aliases written
         self.routes = Routes()
-        self.changed: Callable[[], object] = lambda: None  # called by a change's thread
-        # Called by a loading thread when a GPU has failed.
+        self.changed: Callable[[], object] = lambda: None
+        # Called by a loading thread if a GPU fails.
         self.lost: Callable[[DeviceLost], object] = lambda error: None
 
     def find(self) -> list[tuple[str, int]]:
@@ -81,7 +78,7 @@ class Repository:
         return indexes
 
     def load(self, name: str, number: int, progress: Progress) -> Version:
-        """Open and warm a version at the start; it holds its failure. DeviceLost."""
+        """Open and warm a version at startup; it keeps the error if that fails. DeviceLost."""
 
         def labelled(stage: str, done: int, total: int) -> None:
             progress(f"{name}@{number} {stage}", done, total)
@@ -99,11 +96,11 @@ class Repository:
         return version
 
     def replace(self, name: str, number: int, alias: str = "") -> Served | None:
-        """Open and warm a version, and let it answer instead of the loaded one of its number.
+        """Open and warm a version, and let it replace the loaded one of its number.
 
         `alias`, unless empty, names it from then on. Returns the replaced version, to be closed
-        when idle. ModelNotFound, InvalidRequest and Unavailable (an alias cannot be written) change
-        only the version's error.
+        when idle. ModelNotFound, InvalidRequest and Unavailable (the alias cannot be written)
+        change nothing but the version's error.
         """
         self._require_model(name)
         require_alias(alias)
@@ -129,9 +126,10 @@ class Repository:
             raise
 
     def unload(self, name: str, number: int) -> Served | None:
-        """Send no more requests to a version; return it, to be closed when idle, if it was loaded.
+        """Send no more requests to a version. If it was loaded, return it, to be closed when idle.
 
-        ModelNotFound; InvalidRequest naming `version` if an alias names it; Unavailable.
+        ModelNotFound; InvalidRequest naming `version` if an alias names it; Unavailable if it is
+        being loaded or unloaded.
         """
         with self._changing:
             version = self._version(name, number)
@@ -148,7 +146,7 @@ class Repository:
         return version.served
 
     def fail_written(self) -> None:
-        """Let every version fail that somebody writes; it is closed when idle."""
+        """Fail every version whose files somebody writes. It is closed when idle."""
         for version in self.versions():
             served = version.served
             if served is None or served.files is None:
@@ -165,9 +163,9 @@ class Repository:
                 self._put(self.routes.without_version((name, number)))
 
     def set_alias(self, name: str, alias: str, number: int | None) -> Version:
-        """Let an alias name a loaded version, or none; return that version or the last.
+        """Let an alias name a loaded version, or none; return the version it names or last named.
 
-        ModelNotFound, InvalidRequest naming `alias` or `version`, or Unavailable, without a change.
+        ModelNotFound, InvalidRequest naming `alias` or `version`, and Unavailable change nothing.
         """
         self._require_model(name)
         if not alias:
@@ -188,9 +186,9 @@ class Repository:
         return list(self.routes.by_key.values())
 
     def adopt_aliases(self, name: str) -> None:
-        """Adopt aliases that another process has written.
+        """Adopt the aliases that another process has written.
 
-        IndexUnreadable; InvalidRequest if the hidden size of a name changes.
+        IndexUnreadable; InvalidRequest if the hidden size of a name would change.
         """
         aliases = read_aliases(self._config.model_repository / name)
         with self._changing:
@@ -201,7 +199,7 @@ class Repository:
     def _opened(self, name: str, number: int, progress: Progress) -> Served:
         folder = self._config.model_repository / name
         if name not in self.routes.aliases:
-            # Read once: other processes may name versions not loaded here.
+            # Later ones come through `set_alias` and `adopt_aliases`.
             aliases = read_aliases(folder)
             with self._changing:
                 self._put(self.routes.with_aliases(name, aliases))
@@ -270,7 +268,7 @@ class Repository:
         served.leases.idle.add_done_callback(lambda _: served.close())
 
     def _mark(self, name: str, number: int, error: str = "") -> None:
-        """Note that a version loads, unless an old one answers, or its error."""
+        """Note the error of a version, or that it is being loaded if none of its number is."""
         with self._changing:
             served = self.routes.by_key.get((name, number), Version(name, number)).served
             if error or served is None:

@@ -1,6 +1,6 @@
-"""Loaded versions and their aliases: immutable, so a swap is one assignment.
+"""Loaded versions and their aliases.
 
-models/<name>/aliases.json holds {"stable": 3}; a lock lets one process at a time change it.
+models/<name>/aliases.json is like {"stable": 3}. A file lock lets one process at a time change it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from logitsieve.server.models.served import Served
 
 ALIASES_FILE = "aliases.json"
 STABLE = "stable"
-LISTED = 10
+LISTED = 10  # most names in an error's message
 LOCK_S, LOCK_POLL_S = 5.0, 0.02
 
 State = Literal["loading", "available", "unloading", "failed"]
 Key = tuple[str, int]  # (name, version)
-Write = Callable[[Path, Iterable[bytes]], object]  # makes a new file, durable
+Write = Callable[[Path, Iterable[bytes]], object]  # writes and syncs a new file
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version: `served` while it is loaded, `error` if its last load failed or it was written."""
+    """A version; `served` while loaded; `error` if its last load failed or its files changed."""
 
     name: str
     number: int
@@ -60,6 +60,8 @@ class Version:
 
 
 class Routes:
+    """Finds versions by name. It is immutable, so that a change is one assignment."""
+
     def __init__(
         self,
         versions: Mapping[Key, Version] | None = None,
@@ -123,7 +125,7 @@ class Routes:
                 routes[version.name] = version
         for name in self.names:
             for alias, number in self.aliases.get(name, {}).items():
-                # An alias of an absent version means no other.
+                # An alias of an absent version must not fall back to another.
                 absent = Version(name, number, error="nothing has loaded it")
                 target = self.by_key.get((name, number), absent)
                 routes[f"{name}:{alias}"] = target
@@ -174,12 +176,12 @@ def changed(aliases: Mapping[str, int], alias: str, number: int | None) -> dict[
 def write_alias(model: Path, alias: str, number: int | None, write: Write = write_file) -> None:
     """Let `alias` name the version `number`, or none, on disk.
 
-    OSError, and IndexUnreadable for a spoiled file, leave the file as before.
+    After OSError, or IndexUnreadable for a spoiled file, the file is as it was.
     """
     temporary = model / f"{TEMPORARY}aliases"
     with locked(model):
         aliases = changed(read_aliases(model), alias, number)
-        temporary.unlink(missing_ok=True)  # of a process that died
+        temporary.unlink(missing_ok=True)  # left by a process that died
         try:
             write(temporary, [canonical(aliases), b"\n"])
             temporary.replace(model / ALIASES_FILE)

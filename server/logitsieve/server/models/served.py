@@ -1,5 +1,3 @@
-"""A loaded version: its engines, their cost, its uses."""
-
 import fcntl
 import os
 import signal
@@ -28,11 +26,11 @@ from logitsieve.server.models.sharded import ShardedIndex, ShardedModel
 from logitsieve.server.scheduling.request import NamedEngine, Pace
 from logitsieve.v1 import decoder_pb2 as pb
 
-IGNORED = signal.SIGURG  # the kernel's signal that somebody wants to write
+IGNORED = signal.SIGURG  # sent when somebody wants to write; ignored by default
 
 
 class Watched:
-    """Takes leases of the files in a folder, before they are mapped, until `close`."""
+    """Watches an index's files for writers, by the kernel's leases."""
 
     def __init__(self, folder: Path) -> None:
         paths = sorted(folder.rglob("*.safetensors"))
@@ -41,7 +39,7 @@ class Watched:
         self.close = finalize(self, _close_all, leases)
 
     def check(self) -> None:
-        """IndexUnreadable names a file that was written, or that somebody waits to write."""
+        """Raise IndexUnreadable if a file was written, or is about to be."""
         for path, before, lease in self._files if self.close.alive else ():
             if lease is None:
                 _check_unwritten(path, before)
@@ -50,7 +48,7 @@ class Watched:
 
 
 def _lease(path: Path) -> int | None:
-    """Return a descriptor that holds a lease; None for a file of others, or without leases."""
+    """Return a descriptor that holds a lease; None if the system grants none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, IGNORED)
@@ -70,7 +68,7 @@ def _check_unwritten(path: Path, before: os.stat_result) -> None:
     try:
         now = path.stat()
     except OSError:
-        return  # removed or out of reach: its mapped pages stay
+        return  # a removed file's mapped pages stay as they are
     same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
     if same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         reason = f"written while it was loaded: {now.st_size} bytes, before {before.st_size}"
@@ -80,10 +78,10 @@ def _check_unwritten(path: Path, before: os.stat_result) -> None:
 AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex
 
-BYTES_PER_US = 10_000  # that a core streams: the guess for a pass over W
+BYTES_PER_US = 10_000  # memory bandwidth of a core, to estimate a pass over W
 WINDOW = 100  # judged rows
-SCANNED = "", "candidates"  # normalizers of the head's own rows; others read more of W
-US_PER_RANDOM = 0.02  # a draw needs one for each id, at most
+SCANNED = "", "candidates"  # normalizers that read only the head's rows; others read all of W
+US_PER_RANDOM = 0.02  # time of a random number; a draw needs at most one for each id
 
 
 class EngineChoice(NamedTuple):
@@ -91,14 +89,14 @@ class EngineChoice(NamedTuple):
     us_per_row: float
     pace: Pace
     origin: bytes
-    goal: Goal  # of AUTO; empty if the request names its head
+    goal: Goal  # empty if the request names its head
 
 
 class DriftGuard:
-    """Tells if a point's live precision is below the one asked for; for the event loop alone.
+    """Finds points whose live precision is below the one asked for. For the event loop alone.
 
-    AUTO leaves a point, until a reload, when the lower 95 % bound of its misses exceeds a request's
-    allowance in two windows in a row: one of many may err.
+    AUTO leaves a point, until a reload, when the lower 95 % bound of its misses exceeds what a
+    request allows in two windows in a row. A single window would often be wrong by chance.
     """
 
     def __init__(self) -> None:
@@ -111,7 +109,7 @@ class DriftGuard:
         return any(told.values())
 
     def refuted(self, point: OperatingPoint, goal: Goal) -> bool:
-        """Check if live answers of `point` miss more than `goal` allows."""
+
         return not point.proven and any(
             self._ceilings.get((point.setting, k), 1.0) < least for k, least in goal.items()
         )
@@ -132,9 +130,9 @@ class DriftGuard:
 
 
 class UseCount:
-    """Counts the uses of a version, each a `with leases:`; thread-safe.
+    """Counts the uses of a version, each of them a `with leases:`. Thread-safe.
 
-    After `end`, `idle` is done when no use is left; then `with` raises Unavailable.
+    After `end`, `idle` is done once no use is left. From then on, `with` raises Unavailable.
     """
 
     def __init__(self, label: str) -> None:
@@ -143,7 +141,7 @@ class UseCount:
         self._uses = 1  # its own, until `end`
         self.ended = False
         self.idle: Future[None] = Future()
-        self.idle.set_running_or_notify_cancel()  # a cancelled wait does not cancel it
+        self.idle.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 
     def end(self) -> None:
         with self._lock:
@@ -172,7 +170,7 @@ class Served:
         self.decoder, self.files = decoder, files
         self.offloaded = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
-        self.left: set[OperatingPoint] = set()  # by AUTO, for their live precision
+        self.left: set[OperatingPoint] = set()  # points that AUTO has left
         self._guard = DriftGuard()
         self._us_per_logit = decoder.index.dim * 4 / BYTES_PER_US
         self._us_per_draw = decoder.index.vocab_size * US_PER_RANDOM
@@ -180,7 +178,7 @@ class Served:
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
     def choose(self, spec: ResolvedSpec, rows: int, k: int, log_z: bool = False) -> EngineChoice:
-        """Choose an engine for `k` ids a row; `log_z`: log Z is needed without a normalizer too."""
+        """Choose an engine; `log_z` says that log Z is needed even without a normalizer."""
         auto = self.decoder.auto
         k_class = auto.k_class(k, spec.precision)
         return self._chosen(spec, auto.batch(rows), k_class, log_z)
@@ -190,7 +188,7 @@ class Served:
 
     @property
     def whole(self) -> LocalDecoder:
-        """The decoder; InvalidRequest if the version is in shards."""
+        """The decoder of one index; InvalidRequest if the version is in shards."""
         if not isinstance(self.decoder, LocalDecoder):
             got = f"{self.decoder.name}, which is in shards"
             raise InvalidRequest("model", got, "one in one piece")
@@ -218,9 +216,9 @@ class Served:
         ]
 
     def learn(self, chosen: EngineChoice, shares: Mapping[int, float]) -> OperatingPoint | None:
-        """Add the shares of the true top k in an answer, by class of k, on the event loop.
+        """Add an answer's shares of the true top k, by class of k. For the event loop alone.
 
-        Returns its point if AUTO leaves it.
+        Returns the answer's operating point if AUTO leaves it.
         """
         point = self.decoder.auto.measured.get(setting_of(chosen.engine.head, chosen.engine.knobs))
         if point is None or point.proven or not self._guard.add(point.setting, shares):
@@ -256,7 +254,7 @@ class Served:
 
 
 def origin_of(engine: NamedEngine) -> bytes:
-    """Serialize the start of an engine's responses, of any kind: field 1 is their Answer."""
+    """Serialize the start of an engine's responses. Field 1 of all kinds is their Answer."""
     answer = pb.Answer(model=engine.model, version=engine.version, digest=engine.digest)
     answer.head.CopyFrom(pb.Head(name=engine.head, knobs=engine.knobs))
     return pb.TopKResponse(answer=answer).SerializeToString()

@@ -1,5 +1,3 @@
-"""A version in shards, instead of a decoder over one index."""
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -27,7 +25,6 @@ def read_manifests(version: Path) -> list[Manifest]:
 
 
 def digest_of(manifests: Sequence[Manifest]) -> str:
-    """Return the identity (hex) of a version in shards."""
     return hashlib.sha256("".join(each.digest for each in manifests).encode()).hexdigest()
 
 
@@ -50,7 +47,7 @@ class ShardedIndex:
 
 
 class ShardedModel:
-    """Engines over shards. AUTO is the default head: calibrations are of one index."""
+    """A decoder over shards. AUTO takes the default head, as shards are not calibrated together."""
 
     def __init__(
         self, version: Path, manifests: Sequence[Manifest], decoder: ShardedDecoder

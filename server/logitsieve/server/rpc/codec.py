@@ -1,4 +1,4 @@
-"""Messages -> arguments of decoders, and replies -> messages."""
+"""Converts protobuf messages to arguments of decoders, and replies to messages."""
 
 from functools import lru_cache
 from typing import Any, cast
@@ -20,18 +20,18 @@ from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
-PROVENANCE = ("proven", "scanned", "fallback")  # columns of every answer
+PROVENANCE = ("proven", "scanned", "fallback")
 LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
-STARTS_KEPT = 4096  # of about 200 bytes
-POINTS_KEPT, POINT_BYTES = 1024, 256  # specs that are read once, and their longest
+STARTS_KEPT = 4096  # results of `_start`, of about 200 bytes each
+POINTS_KEPT, POINT_BYTES = 1024, 256  # cached specs, and the longest one that is cached
 
 
 def to_array(tensor: Any, field: str, only: DType | None = None) -> np.ndarray:
-    """Convert a value with pb.Tensor's fields to an array [rows, cols] over its bytes.
+    """Return a tensor's elements [rows, cols], without a copy.
 
-    InvalidRequest names `field`, also for another dtype than `only`.
+    InvalidRequest names `field`. If `only` is given, no other dtype is allowed.
     """
-    dtype, data = int(tensor.dtype), tensor.data  # each read copies the bytes
+    dtype, data = int(tensor.dtype), tensor.data  # protobuf copies the bytes at each access
     if not dtype and not data:
         raise InvalidRequest(field, "nothing", "a tensor")
     if only is not None and dtype != int(only):
@@ -56,7 +56,7 @@ def vector_if_set(message: Any, name: str, dtype: DType, parent: str = "") -> np
 
 
 def to_resolved_spec(spec: pb.ModelSpec, max_error: float | None = None) -> ResolvedSpec:
-    """Convert a spec, which may override `max_error`. InvalidRequest names the field."""
+    """Convert a spec; `max_error` is the default if it sets none."""
     if spec.ByteSize() > POINT_BYTES:
         return _to_resolved_spec(spec, max_error)
     return _known_spec(spec.SerializeToString(), max_error)
@@ -89,7 +89,7 @@ def _to_resolved_spec(spec: pb.ModelSpec, max_error: float | None) -> ResolvedSp
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
-    """Convert constraints, unchecked against rows. InvalidRequest names the field."""
+    """Convert constraints, whose number of rows is checked later."""
     given = [name for name in SETS if message.HasField(name)]
     sets = {name: _to_sets(getattr(message, name), f"constraints.{name}") for name in given}
     ids = sum(len(one.ids) for one in sets.values())
@@ -110,9 +110,10 @@ def _to_sets(message: pb.IdSets, field: str) -> IdSets:
 
 
 def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
-    """Serialize a reply after its `origin_of`: protobuf merges parts, each a message of `kind`.
+    """Serialize a reply as a message of type `kind` that begins with `origin` (`origin_of`).
 
-    A reply's arrays have the names of the message's fields.
+    Each part is a message of its own; protobuf merges concatenated messages. The arrays of a
+    reply have the names of the message's fields.
     """
     answer, parts = reply.answer, [origin]
     arrays = cast("tuple[np.ndarray | None, ...]", reply[:-1])
@@ -136,7 +137,7 @@ def to_response(kind: Any, reply: Reply, origin: bytes, queue_ns: int) -> bytes:
 
 @lru_cache(maxsize=STARTS_KEPT)
 def _start(kind: Any, path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Serialize a `kind` with a tensor in its field `path`, up to the elements."""
+    """Serialize a `kind` with a tensor in its field `path`, without the tensor's elements."""
     rows, cols = (*shape, 1)[:2]
     size = rows * cols * dtype.itemsize
     tensor = pb.Tensor(dtype=cast(Any, CODES[dtype]), rows=rows, cols=cols).SerializeToString()

@@ -1,5 +1,3 @@
-"""The Decoder service: unary requests and streams."""
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +19,7 @@ from logitsieve.server.rpc.stream import DecodeStreams
 from logitsieve.server.scheduling.executor import Executor
 from logitsieve.v1.rpcs import Reply
 
-Write = Callable[[Reply], bytes]  # the response, serialized
+Write = Callable[[Reply], bytes]
 
 
 @dataclass(eq=False)
@@ -47,18 +45,18 @@ class DecoderService:
     async def answer(
         self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
-        """Admit and read a request, compute its reply, and write it, by `write` if given."""
+        """Admit and read a request, compute its reply, and serialize it (by `write` if given)."""
         spec = request.model_spec
         served = self.repository.routes.served(spec.model)
-        call.route(spec.model, served.decoder.name, served.decoder.version)
+        decoder = served.decoder
+        call.route(spec.model, decoder.name, decoder.version)
         self._admit(call)
-        with served.leases:  # until the reply is written
-            prepared = method.read(request, self.config, served.decoder.index)
+        with served.leases:
+            prepared = method.read(request, self.config, decoder.index)
             call.admitted_ns = perf_counter_ns()
             asked = to_resolved_spec(spec, self.config.max_error)
             del request, spec  # their bytes have been copied
             call.shrink(call.size + prepared.reply_bytes)
-            decoder = served.decoder
             asked = fitted_to(asked, prepared.purpose, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)
             reply, call.queue_ns, call.device_ns = await self.work.run(
@@ -84,6 +82,6 @@ class DecoderService:
         waited_ns = perf_counter_ns() - call.arrived_ns
         self.work.admit(call.left_s, waited_ns * 1e-9)
         if call.client_wait_ns:
-            call.shed = CLIENT_WAIT  # without its client's word it would be let in
+            call.shed = CLIENT_WAIT  # a refusal now is due to the wait that the client reports
             self.work.admit(call.left_s, (call.client_wait_ns + waited_ns) * 1e-9)
             call.shed = SHED

@@ -1,8 +1,3 @@
-"""All methods of a port. Their messages are read within its limits on memory and time.
-
-A call without an API key that the port takes ends before its message is read or waits.
-"""
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -18,14 +13,15 @@ from logitsieve.server.rpc.intake import Arrived, Intake
 from logitsieve.server.rpc.status import abort, ending, guarded, to_status
 from logitsieve.server.security import HEADER, ApiKeys
 
-Answer = Callable[[Any, Context], Awaitable[Any]]  # of a message, or of a stream's messages
+Answer = Callable[[Any, Context], Awaitable[Any]]  # takes a message, or a stream of them
 
 
 class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is untyped
-    """Calls the handlers of raw messages; health checks have memory of their own, and no key.
+    """Wraps handlers that take raw messages. A call without a valid API key ends unread.
 
-    gRPC calls the handler of a unary call when it has read the message, be it never: so here all
-    are handlers of streams, that read it themselves.
+    gRPC calls a unary method only when its message has arrived, which may be never. So all methods
+    are registered as streams, and read their message here. Health checks have a memory of their
+    own, and need no key.
     """
 
     def __init__(
@@ -46,15 +42,15 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
         try:
             method = details.method
             handler = self._found[method] if method in self._found else self._find(details)
-            if self._api_keys is not None and not method.startswith(HEALTH):
+            if not method.startswith(HEALTH):
                 try:
                     self._check_key(details.invocation_metadata)
                 except ServiceError as error:
-                    # A method name is a label only if the method exists.
+                    # The name of a method that does not exist must not become a label.
                     rpc = UNKNOWN if handler is None else method.rpartition("/")[2]
                     return ending(failed(error, Call(rpc), self._metrics))
             return handler
-        except Exception as error:  # gRPC would send its text to the client
+        except Exception as error:  # or gRPC would send its text to the client
             return ending(to_status(error))
 
     def _check_key(self, metadata: Any) -> None:
@@ -89,9 +85,9 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is 
             except (Exception, asyncio.CancelledError) as error:
                 await abort(failed(error, Call(rpc, shed=UNREAD), self._metrics), context)
             answering = answer(message, Arrived(context, intake, held))
-            del message  # as `guarded` does
+            del message  # for the same reason as in `guarded`
             reply = await answering
-            if reply is not None:  # or it was a stream's
+            if reply is not None:  # a stream has sent its replies already
                 intake.reply(held)
             return reply
 

@@ -1,13 +1,12 @@
-"""A gate before the gRPC ports: no new connections while open ones have filled the memory.
+"""Holds back new gRPC connections while the open ones fill the memory.
 
-gRPC takes calls into memory before anything here sees them: up to `max_connection_calls` of each
-connection. A client that connects again and again brings more of them than the event loop can
-refuse. So while the process has grown too much, the kernel drops what asks for a connection; its
-client asks again by itself, after one second or more. Open connections are served meanwhile.
+gRPC buffers up to `max_connection_calls` calls of each connection before this server sees them, so
+a client that reconnects again and again brings more calls than the event loop can refuse. While the
+process has grown too much, the kernel therefore drops packets that ask for a new connection. Their
+senders repeat them after a second or more.
 
-Whose calls hold the memory is not known; who has no connection has none of them. So addresses that
-are not connected, such as those of probes, are let in again at once, until they have filled as much
-memory again.
+Addresses without a connection, such as those of probes, hold none of the memory. They are admitted
+again at once, until it grows by as much again.
 """
 
 import logging
@@ -25,18 +24,16 @@ from logitsieve.server.rpc.ports import UNSEEN_S
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.02
-GROWTH = 48 << 20  # bytes beyond the memory at rest and the counted messages
-BURST = 40  # connections that may come within COUNT_S
-HOLD_S = UNSEEN_S + 0.5  # a closed gate; by then only connections hold memory
-PATIENCE_S = 10.0  # memory that has not come back by then is the server's own
+GROWTH = 48 << 20  # bytes allowed beyond the memory at rest and the counted messages
+BURST = 40  # most new connections within COUNT_S
+HOLD_S = UNSEEN_S + 0.5  # by then gRPC has dropped the calls that were never accepted
+PATIENCE_S = 10.0  # memory still in use by then belongs to the server itself
 COUNT_S = 1.0
-SILENT_S = 5.0  # a connection that may be closed for a new one
-ROOM = 8  # the part of all connections that is kept free, as a divisor
+SILENT_S = 5.0  # a connection that is silent for longer may be closed for a new one
+ROOM = 8  # one in ROOM connections is kept free
 
 
 class Process(Protocol):
-    """The memory and the sockets of a process."""
-
     def memory(self) -> int: ...
     def trim(self) -> None: ...
     def refuse(self, addresses: Collection[Address] | None = None) -> None: ...
@@ -49,9 +46,9 @@ class Process(Protocol):
 
 
 class Gate:
-    """Watches a process with at most `most` connections a port, in a thread of its own.
+    """Watches a process with at most `most` connections per port, on a thread of its own.
 
-    `expected` returns bytes of requests that are counted elsewhere, `others` the number of
+    `expected` returns the bytes of requests that are counted elsewhere, `others` the number of
     connections to other ports.
     """
 
@@ -65,7 +62,7 @@ class Gate:
         self._process, self._most, self._expected, self._others = process, most, expected, others
         self._at_rest, self._files = process.memory(), self._connected()
         self._closed_at: float | None = None
-        self._to_all = False  # also to addresses that were not connected
+        self._to_all = False  # closed to unconnected addresses, too
         self._trim_at = self._count_at = 0.0
         self._ended = Event()
         self._thread = Thread(target=self._watch, name="gate", daemon=True)
@@ -81,7 +78,7 @@ class Gate:
         self._process.close()
 
     def settle(self) -> None:
-        """Take the memory of now as that at rest: a version was loaded or unloaded."""
+        """Take the present memory as that at rest, since a version was loaded or unloaded."""
         self._at_rest = self._process.memory()
 
     def look(self, now: float) -> None:
@@ -102,11 +99,11 @@ class Gate:
             self._trim(now)
 
     def _close(self, now: float, reason: str) -> None:
-        """Close to those who are connected; to all if it was closed to them already."""
-        self._process.refuse()  # first: the tables take time
+        """Close the gate to connected addresses; if it is closed to them already, to all."""
+        self._process.refuse()  # at once, since `addresses` takes time
         self._to_all = self._closed_at is not None
         if not self._to_all:
-            with suppress(OSError):  # a system that does not tell
+            with suppress(OSError):
                 self._process.refuse(self._process.addresses())
         self._files = self._connected()
         self._closed_at, self._trim_at = now, now + HOLD_S
@@ -114,7 +111,7 @@ class Gate:
         event(log, logging.WARNING, "gate_closed", message, reason=reason)
 
     def _trim(self, now: float) -> None:
-        """Open if memory came back, or if it never will."""
+        """Open the gate if the memory has been freed, or apparently never will be."""
         self._process.trim()
         size = self._process.memory()
         fits = size <= self._at_rest + GROWTH + self._expected()
@@ -127,7 +124,7 @@ class Gate:
         self._trim_at = now + HOLD_S
 
     def _make_room(self) -> None:
-        """Close the connections that are silent longest at a port that is nearly full."""
+        """Close the connections of a nearly full port that have been silent longest."""
         by_port: defaultdict[int, list[Connection]] = defaultdict(list)
         for connection in self._process.connections():
             by_port[connection.port].append(connection)
@@ -139,13 +136,13 @@ class Gate:
             self._process.cut(silent)
 
     def _connected(self) -> int:
-        """Return the number of open files, which grows with the number of connections."""
+        """Return the number of open files, which stands for the number of connections."""
         return self._process.files() - self._others()
 
     def _watch(self) -> None:
         try:
             while not self._ended.wait(LOOK_S):
                 self.look(monotonic())
-        except OSError as error:  # a system without these means
+        except OSError as error:
             message = f"new gRPC connections are not held back here: {error}"
             event(log, logging.WARNING, "gate_lost", message, error=str(error))

@@ -1,6 +1,6 @@
-"""gRPC handlers of methods over messages: errors, metrics and cancellation in one place.
+"""gRPC handlers, which parse messages, count calls, and turn errors into statuses.
 
-They take raw bytes, as gRPC's own deserializers answer UNKNOWN to garbage.
+They take raw bytes, because gRPC's own deserializers answer UNKNOWN to garbage.
 """
 
 import logging
@@ -22,20 +22,18 @@ from logitsieve.v1.rpcs import TIMEOUT
 log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext, over bytes
-Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]  # a request -> its response
+Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
 TRACE_KEYS = ("traceparent", "tracestate")
-ID = re.compile(r"[!-~]{1,128}")  # of a client: a space would begin another field of the log
-MOST_TOLD_NS = 5_000_000_000  # of a wait that only its client knows
+ID = re.compile(r"[!-~]{1,128}")  # without spaces, which separate the fields of the log
+MOST_TOLD_NS = 5_000_000_000  # the longest wait that is believed on the client's word
 
 
 class CallMetadata(NamedTuple):
-    """Metadata that a call may bring."""
-
-    request_id: str  # "" if it cannot be repeated
+    request_id: str  # "" if absent or no ID
     trace: dict[str, str]  # W3C trace context
-    timeout_ms: int  # of the call in all; 0: not told, or hours
+    timeout_ms: int  # of the whole call; 0 if absent, or hours
 
 
 def read_metadata(metadata: Any) -> CallMetadata:
@@ -53,7 +51,7 @@ def read_metadata(metadata: Any) -> CallMetadata:
 
 
 def client_wait_ns(timeout_ms: int, left_s: float | None) -> int:
-    """Return how long a call has waited in its client and in gRPC, as far as that is believed."""
+    """Return how long a call has waited in its client and in gRPC, at most MOST_TOLD_NS."""
     if not timeout_ms or left_s is None:
         return 0
     return min(MOST_TOLD_NS, max(0, timeout_ms * 1_000_000 - round(left_s * 1e9)))
@@ -70,8 +68,6 @@ def parse(kind: type[M], message: bytes) -> M:
 def unary(
     rpc: str, kind: type[Message], behaviour: Behaviour, metrics: Metrics
 ) -> grpc.RpcMethodHandler:
-    """Wrap `behaviour`, which takes a `kind`; failures become statuses with our trailer."""
-
     async def handler(message: bytes, context: Context) -> bytes:
         request_id, trace, timeout_ms = read_metadata(context.invocation_metadata())
         left_s, peer = context.time_remaining(), peer_of(context)
@@ -82,9 +78,9 @@ def unary(
         try:
             reply = await behaviour(parse(kind, message), call)
             response = reply if isinstance(reply, bytes) else reply.SerializeToString()
-        except BaseException as error:  # a cancellation, too
+        except BaseException as error:  # or a cancellation
             status = failed(error, call, metrics)
-            del message  # as `guarded` does
+            del message  # for the same reason as in `guarded`
             await abort(status, context, call.request_id)
         metrics.finish(call, "OK")
         if call.request_id:
@@ -104,7 +100,7 @@ def service(servicer: Any, metrics: Metrics) -> grpc.GenericRpcHandler:
 
 
 def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
-    """Count and log a failed call, and return its status; raise a cancellation again."""
+    """Count and log a failed call, and return its status. A cancellation is raised again."""
     if not isinstance(error, Exception):
         metrics.finish(call, "CANCELLED")
         raise error
@@ -117,12 +113,12 @@ def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
 
 
 def peer_of(context: Context) -> str:
-    """Return the client's address, at level debug, or ""."""
+    """Return the client's address if the log's level is debug, else ""."""
     return str(context.peer()) if log.isEnabledFor(logging.DEBUG) else ""
 
 
 def _log_failure(call: Call, status: CallStatus) -> None:
-    # Without the message, which may quote the request.
+    # The message is left out because it may quote the request.
     call.request_id = call.request_id or uuid.uuid4().hex[:16]
     error, code = status.error, status.code.name
     about = (call.request_id, error.field, error.incident, call.id, call.peer)

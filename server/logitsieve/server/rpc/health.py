@@ -21,9 +21,9 @@ MOST_WATCHES = 1000
 
 
 class Health:
-    """Health of "", the server, of each model by its name, of versions as name@version.
+    """The health of the server (""), of models (name) and of versions (name@version).
 
-    NOT_SERVING until `publish`; `drain` ends watches.
+    All are NOT_SERVING until `publish`. `drain` ends watches.
     """
 
     def __init__(self, most_watches: int = MOST_WATCHES) -> None:
@@ -46,7 +46,6 @@ class Health:
         return _reply(state)
 
     async def watch(self, message: bytes, context: Any) -> None:
-        """Stream the states of a service, including its last one."""
         service, last = _service(message), None
         context.held.shrink(len(message))
         with self._watches.taken(context.peer()):
@@ -92,12 +91,11 @@ def _reply(state: int | None) -> bytes:
     return bytes(HealthCheckResponse(status=state).SerializeToString())
 
 
-NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))  # of equal messages
-MOST = 8
+NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))  # with the same messages
+MOST = 8  # streams
 
 
 def reflection(handlers: Sequence[Any]) -> list[grpc.GenericRpcHandler]:
-    """Describe the services of these handlers."""
     services = (*(handler.service_name() for handler in handlers), SERVICE_NAME)
     servicer, seats = aio.ReflectionServicer(services), Seats("reflections", MOST)
 

@@ -1,5 +1,3 @@
-"""The memory of a port for messages and replies: who is read next, and for how long."""
-
 from __future__ import annotations
 
 import asyncio
@@ -21,25 +19,27 @@ log = logging.getLogger(__name__)
 
 COPIES = 2  # of a message: gRPC's bytes, and ours or arrays
 MOST_WAITING = 1000  # calls that wait to be read; gRPC holds about 64 KiB of each
-OF_CONNECTION, OF_ADDRESS = 0.25, 0.5  # of the memory, at most
-UNPROVEN = 0.75  # of that, for connections that have brought no message
-MOST_REMEMBERED = 1000  # connections
+OF_CONNECTION, OF_ADDRESS = 0.25, 0.5  # largest shares of the memory
+UNPROVEN = 0.75  # of all memory, and of an address's share: for connections without a message yet
+MOST_REMEMBERED = 1000
 RETRY_S = 0.1
 WAIT_S = 10.0  # for memory
 MESSAGE_S = 10.0  # for a message to arrive
-REPLY_S = 10.0  # for a reply to be taken; then its connection is cut
-QUICK_S = 0.5  # slower ones take at most half of the memory while others wait,
-QUICK_REPLIES = 4  # times as long for a reply to be taken
+REPLY_S = 10.0  # for the client to read a reply; then its connection is cut
+QUICK_S = 0.5  # while calls wait, messages that take longer get at most half of the memory
+QUICK_REPLIES = 4  # the same for replies that take QUICK_REPLIES * QUICK_S
 
 Turn = tuple["Held", "asyncio.Future[None]"]
 
 
 class Intake:
-    """Lets calls be read while messages fit `most` bytes; one of each connection always fits.
+    """Lets a port's calls be read while their messages and replies fit into `most` bytes.
 
-    Others wait unread; the connection with the fewest is next, and one whose last message did not
-    come is last. A unary call counts as the `longest` message until it has been read, a message of
-    a stream from then on, each with the largest `reply` until it is known. A byte counts as COPIES.
+    Further calls wait unread. The connection with the fewest waiting calls is next; connections
+    whose last message never came are last. A share of the memory never excludes the first message
+    of a connection or address. A unary call counts as a message of `longest` bytes until it has
+    been read; a message of a stream counts once it has been read. Both include a reply of the
+    largest size until its size is known. Each byte counts COPIES times.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class Intake:
         self._most, self._longest, self._reply = most // COPIES, longest, reply
         self._message_s, self._quick_s, self._reply_s = message_s, quick_s, reply_s
         self._wait_s, self._cut = wait_s, cut
-        self._turns: dict[str, deque[Turn]] = {}  # of each connection
+        self._turns: dict[str, deque[Turn]] = {}  # waiting calls by connection
         self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
         self._replying: dict[Held, None] = {}  # the oldest first
         self._sweeping = False
-        self._of: dict[str, int] = {}  # bytes that have a limit, by its key
-        self._brings: dict[str, bool] = {}  # connections: if their last message came
+        self._of: dict[str, int] = {}  # bytes by the keys of `Held.limits`
+        self._brings: dict[str, bool] = {}  # by connection: whether its last message came
         self.bytes = 0
         self.waiting = 0
-        self.calls = 0  # and messages of streams, waiting or let in
+        self.calls = 0  # calls and stream messages that wait or have been let in
 
     async def message(self, context: Any) -> tuple[bytes, Held]:
         """Read the message of a unary call, and count it until the call ends.
 
-        Overloaded if there is no memory in time, DeadlineExceeded if it does not come in time.
+        Overloaded if no memory is free in time, DeadlineExceeded if the message comes too late.
         """
         peer = context.peer()
         held = await self.enter(self._longest, peer, self._brings.get(peer, False))
-        task = asyncio.current_task()  # gRPC makes one for each call
+        task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(partial(self.leave, held))
         held.since_ns = perf_counter_ns()
@@ -100,7 +100,7 @@ class Intake:
         return bytes(message), held
 
     async def enter(self, size: int, peer: str, proven: bool = True) -> Held:
-        """Wait until a message of this connection fits, then count it until it `leave`s."""
+        """Wait until a message of this connection fits, then count it until `leave`."""
         held = Held(self, size + self._reply, peer, address_of(peer), proven)
         self.calls += 1
         try:
@@ -114,7 +114,7 @@ class Intake:
         return held
 
     def reply(self, held: Held) -> None:
-        """Give the client time to take its reply, until `leave`."""
+        """Begin to wait for the client to read its reply, until `leave`."""
         held.since_ns = perf_counter_ns()
         self._replying[held] = None
         if not self._sweeping:
@@ -131,7 +131,7 @@ class Intake:
             turns = self._turns.pop(peer)
             held, turn = turns.popleft()
             if turns:
-                self._turns[peer] = turns  # behind connections that have as many
+                self._turns[peer] = turns
             if not turn.done():
                 self._count(held, held.size)
                 turn.set_result(None)
@@ -142,12 +142,12 @@ class Intake:
         self._turns.setdefault(held.peer, deque()).append((held, turn))
         self.waiting += 1
         held.since_ns = began = perf_counter_ns()
-        if self._is_fair(held):  # others may only wait for their share
+        if self._is_fair(held):  # the others may be waiting only because of their own shares
             self.free(held, 0)
         try:
             async with asyncio.timeout(self._wait_s):
-                await turn  # `free` has counted it by then
-        except Overloaded:  # it made room for another, and is in no queue
+                await turn
+        except Overloaded:  # `_make_room` has taken it out of its queue
             raise
         except BaseException as error:
             self.free(held, held.size if turn.done() and not _failed(turn) else 0)
@@ -160,7 +160,10 @@ class Intake:
             held.waited_ns = perf_counter_ns() - began
 
     def _make_room(self, new: Held) -> None:
-        """Refuse a waiting call of the connection with the most, or Overloaded for a new one."""
+        """If too many calls wait, refuse one of the connection with the most waiting calls.
+
+        Overloaded if that would leave it fewer than the connection of the `new` call.
+        """
         of_address = {
             peer: turns for peer, turns in self._turns.items() if turns[0][0].address == new.address
         }
@@ -185,7 +188,8 @@ class Intake:
 
     def _next(self) -> str | None:
         """Return the connection whose turn it is, if its oldest call fits or was given up."""
-        peers = [peer for peer, turns in self._turns.items() if self._may_pass(*turns[0])]
+        oldest = ((peer, *turns[0]) for peer, turns in self._turns.items())
+        peers = (peer for peer, held, turn in oldest if turn.done() or self._is_fair(held))
         peer = min(peers, key=self._order, default=None)
         if peer is None:
             return None
@@ -193,13 +197,10 @@ class Intake:
         return peer if turn.done() or self._fits(held) else None
 
     def _order(self, peer: str) -> tuple[bool, int, int]:
-        """Rank connections; a new one does not wait for those that came before it."""
+        """Rank connections. A new connection does not wait for those that came before it."""
         turns, brings = self._turns[peer], self._brings.get(peer)
         newest = -turns[0][0].since_ns if brings is None else 0
         return brings is False, len(turns), newest
-
-    def _may_pass(self, held: Held, turn: asyncio.Future[None]) -> bool:
-        return turn.done() or self._is_fair(held)
 
     def _fits(self, held: Held) -> bool:
         if not self.bytes:
@@ -226,7 +227,7 @@ class Intake:
             asyncio.get_running_loop().call_later(self._quick_s / 2, self.sweep)
 
     def give_up(self) -> None:
-        """End calls that have not been read: the server stops."""
+        """End all calls that have not been read."""
         for held, task in self._reading.items():
             held.ended = unread()
             task.cancel()
@@ -236,9 +237,9 @@ class Intake:
                     turn.set_exception(unread())
 
     def sweep(self) -> None:
-        """End the reading of late messages, cut connections that do not take their replies.
+        """Stop reading late messages, and cut connections that do not read their replies.
 
-        Slow ones that others wait for may go on with half of the memory.
+        While calls wait for memory, slow messages and replies may hold half of it.
         """
         now, slow, stuck = perf_counter_ns(), defaultdict[str, int](int), set[str]()
         for held, task in self._reading.items():
@@ -265,7 +266,7 @@ class Intake:
         self._sweep_soon()
 
     def _is_too_much(self, slow: defaultdict[str, int], held: Held) -> bool:
-        """Add to the bytes of slow ones unless that is too much while others wait."""
+        """Return whether calls wait and `slow` bytes are too many; if not, add those of `held`."""
         in_all, of_address = slow[""] + held.size, slow[held.address] + held.size
         half = self._most // 2
         if self.waiting and (in_all > half or of_address > half * OF_ADDRESS):
@@ -283,10 +284,10 @@ class Held:
     peer: str  # its connection
     address: str
     proven: bool = True  # its connection has brought a message
-    limits: tuple[tuple[str, float], ...] = ()  # its keys, with their shares of all bytes
+    limits: tuple[tuple[str, float], ...] = ()  # keys, and the share of the memory that each has
     since_ns: int = 0
     waited_ns: int = 0  # for memory
-    ended: Exception | None = None  # its reading, for this reason
+    ended: Exception | None = None  # why its reading was stopped
 
     def __post_init__(self) -> None:
         self.limits = (self.peer, OF_CONNECTION), (self.address, OF_ADDRESS)
@@ -297,7 +298,7 @@ class Held:
             )
 
     def prove(self) -> None:
-        """Take its connection for one that brings messages."""
+
         self.limits = self.limits[:2]
 
     def shrink(self, size: int) -> None:
@@ -307,9 +308,9 @@ class Held:
 
 
 class Arrived:
-    """gRPC's context of a call that was let in, with its intake and what is counted for it.
+    """gRPC's context of a call that was let in, with the bytes that its intake counts.
 
-    `check_key` raises a ServiceError once the port no longer takes the key of a stream.
+    `check_key` raises a ServiceError once the API key of a stream is no longer valid.
     """
 
     def __init__(

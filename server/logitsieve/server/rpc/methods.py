@@ -1,4 +1,4 @@
-"""Readers of requests: sizes are checked here, on the event loop, values in `read`.
+"""Reads requests: checks sizes on the event loop, and leaves values to a thread.
 
 Shape letters: B batch rows, T scored ids.
 """
@@ -32,7 +32,7 @@ from logitsieve.utils.wire_tensors import DType
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import BEAM_STEP, SAMPLE, SCORE, TOP_K, Reply, Rpc
 
-# The numbers that say how to draw, and whether an explicit 0 differs from an absent field.
+# Fields that say how to draw, and whether an explicit 0 differs from an absent field.
 DRAW_FIELDS = tuple(
     (field.name, field.has_presence)
     for field in pb.SampleRequest.DESCRIPTOR.fields
@@ -63,7 +63,10 @@ def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -
 
 
 def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
-    """Read `seeds`, one for each row or one to spread: the server draws none, for equal retries."""
+    """Read a request with a seed for each row, or one for all.
+
+    The server never makes a seed itself, so that a retry draws the same ids.
+    """
     rows = _read_rows(request, config)
     samples = whole("samples", request.samples, 1, config.max_samples)
     if request.top_k > config.max_k:
@@ -84,7 +87,7 @@ def read_sample(request: pb.SampleRequest, config: ServeConfig, index: AnyIndex)
 def read_beam_step(
     request: pb.BeamStepRequest, config: ServeConfig, index: AnyIndex
 ) -> PreparedRequest:
-    """Read hypotheses, by default of score and length 0, unfinished."""
+    """Read a request; by default hypotheses have score and length 0, and are unfinished."""
     rows = _read_rows(request, config)
     beams_in, beams_out = request.beams_in, whole("beams_out", request.beams_out, 1, config.max_k)
     if len(request.eos_ids) > config.max_k:
@@ -114,8 +117,6 @@ METHODS: dict[str, Method] = {
 
 
 class _Rows(NamedTuple):
-    """Rows of hidden_states with their constraints, whose sizes are checked."""
-
     hidden_states: np.ndarray  # [B, D]
     given: Constraints | None
     edited: int  # ids of all constraints
@@ -124,7 +125,6 @@ class _Rows(NamedTuple):
         self, kind: Any, index: AnyIndex, asked: Callable[[], Any], *,
         k: int = 1, logits: int = 0, draws: int = 0, together: int = 1,
     ) -> PreparedRequest:  # fmt: skip
-        """Prepare a request of this kind; `asked` checks what it asks about these rows."""
         (hidden_states, given, edited), dim = self, index.dim
 
         def read() -> Request[Any]:

@@ -1,8 +1,3 @@
-"""The Models service: versions, their states and limits; and Admin, on its own port.
-
-Admin finishes a change even if the client goes away.
-"""
-
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +29,7 @@ class ModelsService:
     most_bytes: int  # of a request on the port
 
     async def List(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
-        """Return a page; its token is its last label."""
+        """Return a page of versions; its token is its last label."""
         size = min(request.page_size or PAGE_SIZE, MAX_PAGE_SIZE)
         versions = self.repository.versions()
         start = 0
@@ -84,6 +79,8 @@ class ModelsService:
 
 
 class AdminService:
+    """Completes a change even if its client goes away."""
+
     SERVICE = pb.DESCRIPTOR.services_by_name["Admin"]
 
     def __init__(self, models: ModelsService, metrics: Metrics) -> None:
@@ -94,9 +91,9 @@ class AdminService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def Load(self, request: pb.LoadRequest, call: Call) -> pb.Model:
-        """Return once the version answers. Requests for it at one time share one load."""
+        """Return once the version answers. Concurrent requests for a version share one load."""
         key = request.name, to_number(request.version)
-        require_alias(request.alias)  # or a bad one would fail what others share
+        require_alias(request.alias)  # a bad one must not fail a load that others share
         task = self._loads.get(key)
         if task is None:
             task = self._loads[key] = self._begin(self._load(*key, request.alias))
@@ -108,7 +105,7 @@ class AdminService:
         return self._model(*key)
 
     async def Unload(self, request: pb.UnloadRequest, call: Call) -> pb.Model:
-        """Return the version, UNLOADING unless it is gone within `drain_ms`."""
+        """Return the version, in the state UNLOADING unless it is gone within `drain_ms`."""
         key = request.name, to_number(request.version)
         unloading = self._begin(self._unload(*key))
         if (retiring := await asyncio.shield(unloading)) is not None:
@@ -161,7 +158,7 @@ class AdminService:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as seen
+            task.exception()  # or asyncio would log that nobody asked for it
 
     def _model(self, name: str, number: int) -> pb.Model:
         if (version := self._repository.routes.by_key.get((name, number))) is None:

@@ -1,7 +1,7 @@
-"""The memory of this process, and its TCP sockets, which gRPC does not show; on Linux.
+"""The memory and the TCP sockets of this process, which gRPC does not show (Linux only).
 
-The kernel runs a small program (classic BPF) over every packet to a listening port, which needs no
-privilege. It sees addresses, and what a process may tell it is whom to drop.
+The kernel runs a small program (classic BPF) over every packet to a listening socket, and drops
+those from refused addresses. This needs no privilege.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAPPED = "::ffff:"  # IPv4 on a port of IPv6
+MAPPED = "::ffff:"  # prefix of IPv4 addresses on IPv6 sockets
 
 
 def cut(peers: Collection[str]) -> None:
     """Shut down this process's connections to `peers`, named as gRPC names them."""
     for own in sockets():
-        with suppress(OSError):  # it listens, or its peer has left
+        with suppress(OSError):  # it has no peer, or lost it
             if name_of(own.getpeername()) in peers:
                 own.shutdown(socket.SHUT_RDWR)
 
 
 def sockets() -> Iterator[socket.socket]:
-    """Yield the TCP sockets, each with a descriptor that ends with its turn."""
+    """Yield the TCP sockets, each by a duplicate descriptor that is closed after its turn."""
     for entry in list(Path("/dev/fd").iterdir()):
-        with suppress(OSError):  # no socket, or closed meanwhile
+        with suppress(OSError):  # not a socket, or closed meanwhile
             descriptor = os.dup(int(entry.name))
             try:
                 own = socket.socket(fileno=descriptor)
@@ -53,35 +53,34 @@ def name_of(address: Any) -> str:
 
 SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
 LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
-IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # where the kernel shows it; places in it
-WHOLE, NOTHING = 0xFFFFFFFF, 0  # bytes of a packet to keep
-MAPPED_WORDS = [0, 0, 0xFFFF]  # before an address of version 4, on a port of version 6
-MOST_DROPPED = 256  # addresses that are told apart: with more of them, all are dropped
+IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # SKF_NET_OFF, and offsets from there
+WHOLE, NOTHING = 0xFFFFFFFF, 0
+MAPPED_WORDS = [0, 0, 0xFFFF]  # MAPPED
+MOST_DROPPED = 256  # if there are more addresses, packets of all are dropped
 TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-LISTENS = "0A"  # a state of their sockets
-INFO_BYTES, LAST_DATA_MS = 104, 52  # struct tcp_info, its tcpi_last_data_recv
+LISTENS = "0A"  # state of a listening socket in TABLES
+INFO_BYTES, LAST_DATA_MS = 104, 52  # size of struct tcp_info, offset of tcpi_last_data_recv
 
 
-Address = tuple[int, ...]  # one word of 32 bits, or the first two of version 6: a client's network
+Address = tuple[int, ...]  # 32 bits of IPv4, or two words with the network's 64 bits of IPv6
 
 
 class Connection(NamedTuple):
     port: int
     peer: str
-    silent_s: float  # since it brought data
+    silent_s: float
 
 
 class OwnProcess:
-    """A process with gRPC servers that listen at `ports`.
+    """This process, with gRPC servers that listen at `ports`.
 
-    It is made for a thread that must act while others hold Python's lock: frequent operations
-    are one system call each.
+    Its thread must act while others hold Python's lock, so frequent operations are one system call.
     """
 
     def __init__(self, ports: Container[int]) -> None:
         self._ports = ports
         self._sizes = os.open("/proc/self/statm", os.O_RDONLY)
-        # Not by `socket.dup`, which would let gRPC's own `accept` block.
+        # `socket.dup` would make gRPC's sockets blocking.
         self._listening = [
             socket.socket(fileno=os.dup(own.fileno())) for own in sockets() if _listens(own, ports)
         ]
@@ -92,19 +91,19 @@ class OwnProcess:
             own.close()
 
     def memory(self) -> int:
-        """Return bytes in memory that no file holds."""
+        """Return the number of resident bytes that are not backed by a file."""
         resident, shared = map(int, os.pread(self._sizes, 100, 0).split()[1:3])
         return (resident - shared) * resource.getpagesize()
 
     def trim(self) -> None:
-        """Give freed memory back, if the C library can."""
+
         if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
             trim(0)
 
     def refuse(self, addresses: Collection[Address] | None = None) -> None:
-        """Let the kernel drop packets that ask for a connection; OSError.
+        """Let the kernel drop requests for new connections from `addresses`, or from all (None).
 
-        Those of `addresses`, or all for None. Open connections keep theirs.
+        OSError if the kernel does not take the program.
         """
         steps = [struct.pack("HBBI", *step) for step in dropping(addresses)]
         program = ctypes.create_string_buffer(b"".join(steps))
@@ -113,15 +112,12 @@ class OwnProcess:
             own.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter_)
 
     def admit(self) -> None:
-        """Let the kernel drop no packets any more. OSError."""
+
         for own in self._listening:
             own.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
     def addresses(self) -> set[Address]:
-        """Return those that are connected to the ports, or were a moment ago.
-
-        They are read from the kernel's tables, few system calls for any number of connections.
-        """
+        """Return the addresses that are connected to the ports, or were a moment ago."""
         found = set()
         for table in TABLES:
             if table.exists():
@@ -140,7 +136,7 @@ class OwnProcess:
     def connections(self) -> list[Connection]:
         found = []
         for own in sockets():
-            with suppress(OSError):  # it listens, or its peer has left
+            with suppress(OSError):  # it has no peer, or lost it
                 port, peer = own.getsockname()[1], own.getpeername()
                 info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
                 silent_ms = struct.unpack_from("I", info, LAST_DATA_MS)[0]
@@ -153,16 +149,16 @@ class OwnProcess:
 
 
 def dropping(addresses: Collection[Address] | None) -> Iterator[tuple[int, int, int, int]]:
-    """Yield a program's steps: an operation, how many to jump if it holds and if not, a number."""
+    """Yield steps: an operation, steps to skip if it is true and if false, an operand."""
     if addresses is None or len(addresses) > MOST_DROPPED:
         yield KEEP, 0, 0, NOTHING
         return
     v4 = [each for each in addresses if len(each) == 1]
     v6 = [each for each in addresses if len(each) == 2]
     yield LOAD_BYTE, 0, 0, IP_HEADER
-    yield SHIFT_RIGHT, 0, 0, 4  # the version
+    yield SHIFT_RIGHT, 0, 0, 4  # leaves the version
     yield EQUAL, 1, 0, 4
-    yield JUMP, 0, 0, 2 * len(v4) + 2  # a long one, to those of version 6
+    yield JUMP, 0, 0, 2 * len(v4) + 2  # to the steps for IPv6, too far for EQUAL's 8 bits
     yield LOAD_WORD, 0, 0, IP_HEADER + SOURCE_V4
     for (whole,) in v4:
         yield EQUAL, 0, 1, whole
@@ -178,7 +174,7 @@ def dropping(addresses: Collection[Address] | None) -> Iterator[tuple[int, int, 
 
 
 def _address(digits: str) -> Address:
-    """Return one of the kernel's tables: words of network order, read as the processor does."""
+    """Parse an address of TABLES: words in network byte order, printed as native integers."""
     words = [socket.ntohl(int(digits[at : at + 8], 16)) for at in range(0, len(digits), 8)]
     return tuple(words[3:] if words[:3] == MAPPED_WORDS else words[:2])
 

@@ -1,5 +1,3 @@
-"""gRPC ports: limits, TLS, API keys, addresses."""
-
 import asyncio
 import errno
 import logging
@@ -23,14 +21,14 @@ log = logging.getLogger(__name__)
 
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
-IDLE_MS = 1_800_000  # without a call
+IDLE_MS = 1_800_000  # of a connection without calls
 UNSEEN_S = 1  # gRPC drops a call that the event loop has not accepted by then
-FILES = 160  # of the process that are no connections to gRPC, with those to the HTTP port
+FILES = 160  # open files other than gRPC connections
 PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
-UNREAD_S = 2.0  # for messages to arrive at a server that stops
-LOOK_S = 0.05  # at the calls that are left then
-PROBES = 8  # a part of the memory is kept for health checks,
-PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # whose short messages come with the call
+UNREAD_S = 2.0  # for messages to arrive while the server stops
+LOOK_S = 0.05  # between looks whether calls are left
+PROBES = 8  # one part in PROBES of the memory is kept for health checks
+PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # their messages are short, and arrive with the call
 
 
 class Ports:
@@ -45,7 +43,7 @@ class Ports:
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
 
     async def settled(self) -> None:
-        """Return when no call is left; calls without a message end after UNREAD_S."""
+        """Return when no call is left. Calls without a message end after UNREAD_S."""
         intakes = *self._intakes, *self._probes
         for intake in intakes:
             asyncio.get_running_loop().call_later(UNREAD_S, intake.give_up)
@@ -53,13 +51,13 @@ class Ports:
             await asyncio.sleep(LOOK_S)
 
     def held_bytes(self) -> int:
-        """Return the bytes of all messages that are counted."""
+
         return COPIES * sum(intake.bytes for intake in (*self._intakes, *self._probes))
 
     def server(
         self, scope: str, handlers: Sequence[grpc.GenericRpcHandler], max_message_bytes: int
     ) -> grpc.aio.Server:
-        """Make an unbound server; with API keys, calls need one of this scope."""
+        """Make an unbound server. If there are API keys, calls need one of this scope."""
         config = self._config
         reply = config.max_reply_bytes if scope == READ else 0
         memory = config.request_memory_mib << 20
@@ -73,22 +71,23 @@ class Ports:
             handlers = (*handlers, *reflection(handlers))
         server = grpc.aio.server(
             options=[
-                ("grpc.so_reuseport", 0),  # no two servers share a port by accident
+                ("grpc.so_reuseport", 0),  # or two servers could share a port by accident
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                # None: gRPC inflates a message before it checks its length.
+                # No compression: gRPC inflates a message before it checks its length.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
-                # Or gRPC may read megabytes of each waiting call.
+                # With probes, gRPC may read megabytes of each waiting call.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", PINGS_MS),
-                ("grpc.keepalive_permit_without_calls", 1),  # or idle ones pinged within two hours
+                # Otherwise idle connections may ping only every two hours.
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.max_metadata_size", METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MOST_METADATA_BYTES),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_concurrent_streams", config.max_connection_calls),
                 ("grpc.max_allowed_incoming_connections", self.connections),
                 ("grpc.server_max_unrequested_time_in_server", UNSEEN_S),
-                ("grpc.enable_channelz", 0),  # which would keep a record of each connection
+                ("grpc.enable_channelz", 0),  # it would keep a record of each connection
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 *ages(config),
             ]
@@ -98,7 +97,7 @@ class Ports:
         return server
 
     def bind(self, server: grpc.aio.Server, field: str, host: str, port: int) -> int:
-        """Bind and return the port; InvalidRequest names `field` if it cannot be bound."""
+
         where = address(host, port)
         try:
             if self._certificates is None:
@@ -123,7 +122,7 @@ def ages(config: ServeConfig) -> list[tuple[str, int]]:
 
 
 def fitting(connections: int, ports: int) -> int:
-    """Return how many connections each port may have, with as many open files as are allowed."""
+    """Raise the limit of open files if needed; return how many connections each port may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES + connections * ports
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -142,7 +141,7 @@ def address(host: str, port: int) -> str:
 
 
 def check_free(field: str, host: str, port: int) -> None:
-    """InvalidRequest names `field` if the port cannot be bound; gRPC would write to stderr."""
+    """Raise InvalidRequest if the port cannot be bound, where gRPC would write to stderr."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()

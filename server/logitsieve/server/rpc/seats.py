@@ -1,5 +1,3 @@
-"""Places for streams that stay open: no client keeps the others out."""
-
 from __future__ import annotations
 
 import asyncio
@@ -20,13 +18,15 @@ class Seat:
     address: str
     task: asyncio.Task[Any]
     busy: int = 0  # messages that are being answered
-    quiet_ns: int = field(default_factory=perf_counter_ns)  # since then it is not
+    quiet_ns: int = field(default_factory=perf_counter_ns)  # time of its last reply
     displaced: bool = False
 
 
 class Seats:
-    """At most `most` streams. When all are taken, a quiet one of the address with the most, and of
-    its connection with the most, gives way to a client that would still have fewer.
+    """At most `most` open streams.
+
+    If there are more, an idle one gives way, of the address with the most streams and there of the
+    connection with the most, but only to a client that would still have fewer.
     """
 
     def __init__(self, what: str, most: int) -> None:
@@ -35,7 +35,7 @@ class Seats:
 
     @contextmanager
     def taken(self, peer: str) -> Iterator[Seat]:
-        """Hold a place for this task; Overloaded if there is none, or once it gives way."""
+        """Hold a place for this task. Overloaded if there is none, or once it has to give way."""
         task = asyncio.current_task()
         assert task is not None
         seat = Seat(peer, address_of(peer), task)

@@ -1,4 +1,4 @@
-"""Exceptions -> gRPC statuses with a trailer, and the end of calls that fail."""
+"""Converts exceptions to gRPC statuses with a trailer, and ends calls that fail."""
 
 import logging
 import uuid
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PUSHBACK = "grpc-retry-pushback-ms"
 
-MAX_TEXT = 500  # a trailer over 8 KiB, with the message twice, makes gRPC replace the status
+MAX_TEXT = 500  # gRPC replaces a status over 8 KiB, and it has the message twice
 
 EXHAUSTED_RETRY_MS = 100
 
@@ -39,7 +39,7 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
     errors.DeviceLost: StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.Unimplemented: StatusCode.UNIMPLEMENTED,
-    # A request that meets one of these shows a defect of ours.
+    # These show a defect of the server if a request meets them.
     errors.LogitsieveError: StatusCode.INTERNAL,
     errors.ServiceError: StatusCode.INTERNAL,
     errors.InternalError: StatusCode.INTERNAL,
@@ -52,8 +52,6 @@ CODES: dict[type[errors.LogitsieveError], StatusCode] = {
 
 
 class CallStatus(NamedTuple):
-    """A failure, as a reply on a stream or as the end of a call."""
-
     code: StatusCode
     error: pb.Error
 
@@ -66,9 +64,9 @@ class CallStatus(NamedTuple):
 
 
 def to_status(error: Exception) -> CallStatus:
-    """Make the status of a failed call; an unforeseen one is logged, and only its id leaves.
+    """Make the status of a failed call. Clients get only the id of an internal error.
 
-    The error forgets its frames, which hold the request.
+    The error's traceback is dropped, because its frames keep the request in memory.
     """
     code = CODES[type(error)] if isinstance(error, errors.LogitsieveError) else StatusCode.INTERNAL
     reply = pb.Error(code=code.value[0], message=_short(str(error)))
@@ -93,15 +91,12 @@ async def abort(status: CallStatus, context: Any, request_id: str = "") -> NoRet
 
 
 def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """End the call by our status if its handler fails; gRPC would send the text to clients.
-
-    The last argument is the context of the call.
-    """
+    """End a call with our status if `handler(..., context)` fails; gRPC would send its text."""
 
     @wraps(handler)
     async def safe(*called: P.args, **named: P.kwargs) -> T:
         reply, context = handler(*called, **named), called[-1]
-        del called  # gRPC's error holds this frame until a collection
+        del called  # gRPC's error keeps this frame until a garbage collection
         try:
             return await reply
         except grpc.aio.BaseError:  # an abort, or the client has gone away
@@ -113,7 +108,7 @@ def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
 
 
 def ending(status: CallStatus) -> grpc.RpcMethodHandler:
-    """Return a handler that ends its call by `status`: a stream's, so it reads no request."""
+    """Return a handler that ends its call without reading a request."""
 
     @guarded
     async def end(messages: object, context: Any) -> None:

@@ -1,7 +1,4 @@
-"""Decode: requests and replies of all RPCs on one stream, matched by id.
-
-A worker writes its reply before it takes another message: a client that does not read is not read.
-"""
+"""The RPC Decode: requests and replies of all RPCs on one stream, matched by id."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,20 +19,20 @@ from logitsieve.server.rpc.seats import Seat, Seats
 from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
-IN_FLIGHT = 16  # messages of a stream at a time: some are computed while others travel
-RECHECK_S = 1.0  # between checks of a silent stream's key
+IN_FLIGHT = 16  # messages of a stream at a time, so that some are computed while others travel
+RECHECK_S = 1.0  # between checks of a silent stream's API key
 
-Answer = Callable[[Method, object, Call], Awaitable[bytes]]  # -> the serialized response
+Answer = Callable[[Method, object, Call], Awaitable[bytes]]
 
 
 class _Message(NamedTuple):
     data: bytes
     held: Held | None = None
-    refused: Overloaded | Unavailable | None = None  # there was no memory for it
+    refused: Overloaded | Unavailable | None = None  # why it was not let in
 
 
 def _without_request(message: bytes) -> bytes:
-    """Return the DecodeRequest reduced to its id, or b"" if the message is no DecodeRequest."""
+    """Return a DecodeRequest that keeps only its id, or b"" if the message is none."""
     try:
         return pb.DecodeRequest(id=parse(pb.DecodeRequest, message).id).SerializeToString()
     except InvalidRequest:
@@ -45,7 +42,7 @@ def _without_request(message: bytes) -> bytes:
 class DecodeStreams:
     """The open streams, at most `most`.
 
-    One ends with the next message, or within `recheck_s`, once its key is no longer good.
+    Once its API key is no longer valid, a stream ends at its next message or within `recheck_s`.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class DecodeStreams:
         self._draining = False
 
     def drain(self) -> None:
-        """Take no more messages; streams end with the replies to the taken ones."""
+        """Take no more messages. Streams end once those taken have their replies."""
         self._draining = True
         for stream in self._open:
             stream.end()
@@ -76,7 +73,7 @@ class DecodeStreams:
                         await stream.run(self._recheck_s)
                 finally:
                     self._open.discard(stream)
-        except ServiceError as error:  # it has no place, or its key is no longer good
+        except ServiceError as error:
             call = Call("Decode", request_id=of_stream, shed=STREAMS)
             await abort(failed(error, call, self._metrics), context, of_stream)
         if self._draining:
@@ -92,7 +89,7 @@ class DecodeStreams:
             call.arrived_ns -= message.held.waited_ns
         try:
             response = await self._respond(message, call)
-        except BaseException as error:  # a cancellation, too
+        except BaseException as error:  # or a cancellation
             status = failed(error, call, self._metrics)
             return pb.DecodeResponse(id=call.id, error=status.error).SerializeToString()
         self._metrics.finish(call, "OK")
@@ -111,11 +108,16 @@ class DecodeStreams:
         call.rpc = method.rpc.name
         call.limit(request.timeout_ms / 1000)
         answer = self._answer(method, getattr(request, field), call)
-        del request  # its bytes have been copied
+        del request
         return to_decode_response(call.id, field, await answer)
 
 
 class _Stream:
+    """Workers that each take a message, and write its reply before they take the next.
+
+    So nothing is read from a client that does not read.
+    """
+
     def __init__(
         self, context: Context, reply: Callable[[_Message, Context], Awaitable[bytes]], seat: Seat
     ) -> None:
@@ -128,10 +130,10 @@ class _Stream:
     async def run(self, recheck_s: float) -> None:
         """Return when the last reply is written.
 
-        CancelledError if the client goes away before, ServiceError for its key.
+        CancelledError if the client goes away first, ServiceError if its key is no longer valid.
         """
         self._handler = asyncio.current_task()
-        # Or an abort after a cancelled first reply would send it, and lose its status.
+        # If the first reply is cancelled, an abort would have to send it, and lose its status.
         await asyncio.gather(self._context.send_initial_metadata(()), return_exceptions=True)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -179,7 +181,7 @@ class _Stream:
             except asyncio.CancelledError:
                 if not self._ended or reader is None:
                     raise
-                reader.uncancel()  # by `end`: other workers finish their requests
+                reader.uncancel()  # `end` stops the reading only; other workers write their replies
                 return None
             finally:
                 self._reader = None

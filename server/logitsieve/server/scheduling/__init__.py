@@ -1,1 +1,0 @@
-"""Queueing, batching and running requests."""

@@ -1,7 +1,8 @@
-"""The queue before the pool, counted in rows.
+"""The queue before the pool of threads, counted in rows.
 
-A worker takes the oldest request, with others of its key that fit into the batch. A longer one goes
-to the end of the queue after each batch, so small ones wait for one batch.
+A worker takes the oldest request, with others of the same key that fit into the batch. After each
+batch, the rest of a longer request returns to the end of the queue, so that small ones wait for one
+batch.
 """
 
 from collections import deque
@@ -17,8 +18,8 @@ LEAST_RETRY_S = 0.05
 
 TOO_LATE = "the deadline passed before computing"
 
-PATIENCE = 0.5  # share of its time that a request may wait; the rest is for computing and errors
-DOUBT = 4.0  # a request is refused if its estimate is more times the time left
+PATIENCE = 0.5  # share of its time that a request may wait; the rest is for computing
+DOUBT = 4.0  # a request is refused if its estimate exceeds the time left by this factor
 
 
 class Batch(NamedTuple):
@@ -35,10 +36,10 @@ class Batch(NamedTuple):
 
 
 class Batcher:
-    """A bounded queue that workers take batches from; thread-safe.
+    """A bounded queue from which workers take batches. Thread-safe.
 
-    One request may wait, others while all have at most `max_rows` rows. A small one waits up to
-    `delay_s` for others to join it, unless a worker is idle.
+    Requests may wait while they have at most `max_rows` rows together; one may always wait. A small
+    request waits up to `delay_s` for others to join it, unless a worker is idle.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class Batcher:
         self._queue: deque[QueuedRequest] = deque()
         self._closed = False
         self._in_flight: set[QueuedRequest] = set()  # waiting or computed
-        self.rows = 0  # that wait
-        self._us = 0.0  # estimate of the work left in flight
+        self.rows = 0  # waiting rows
+        self._us = 0.0  # estimated work that is left in flight
 
     @property
     def in_flight(self) -> int:
@@ -71,9 +72,9 @@ class Batcher:
     def admit(self, time_left_s: float | None, waited_s: float = 0.0, queues: bool = True) -> None:
         """Refuse a request before it is read.
 
-        DeadlineExceeded if its time is up; Overloaded if too many are in flight, or if it would
-        wait, `waited_s` included, for more than PATIENCE of its time. `queues` False: a thread is
-        free for it.
+        DeadlineExceeded if its time is up. Overloaded if too many are in flight, or if it would
+        wait for more than PATIENCE of its time, including `waited_s`. `queues` is False if a thread
+        is free for it.
         """
         if time_left_s is not None:
             if time_left_s <= 0:
@@ -85,9 +86,9 @@ class Batcher:
             raise self._overloaded(f"{most} requests are in flight, the most allowed")
 
     def put(self, queued: QueuedRequest, waited_s: float = 0.0) -> None:
-        """Append a request; raises like `admit`.
+        """Append a request. Raises like `admit`.
 
-        Also Overloaded if too many rows wait, and DeadlineExceeded if computing takes far too long.
+        Also Overloaded if too many rows wait, DeadlineExceeded if computing takes far too long.
         """
         with self._changed:
             if self._closed:
@@ -113,7 +114,7 @@ class Batcher:
                 self._drop(queued)
 
     def take(self) -> Batch | None:
-        """Wait for a batch, to be passed to `done`; None once the queue is closed."""
+        """Wait for a batch, which must be passed to `done`. None once the queue is closed."""
         with self._changed:
             while not self._closed:
                 if not self._queue:
@@ -127,7 +128,7 @@ class Batcher:
     def done(
         self, batch: Batch, took_us: float | None, answered: Collection[QueuedRequest]
     ) -> None:
-        """Take back a batch; `took_us` None if it failed."""
+        """Take back a batch; `took_us` is None if it failed."""
         with self._changed:
             if took_us is not None:
                 pace = batch.requests[0].pace
@@ -154,7 +155,7 @@ class Batcher:
             return rest
 
     def close(self) -> list[QueuedRequest]:
-        """Let workers end; take out the requests that wait."""
+        """Let workers end; return the requests that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

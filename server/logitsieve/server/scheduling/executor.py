@@ -1,7 +1,7 @@
 """Runs requests: small ones on the event loop, the rest in batches on a pool of threads.
 
-No answer depends on the other requests of its batch, except for the time and `max_error`, which is
-the batch's largest: heads and normalizers promise that.
+Heads and normalizers promise that an answer does not depend on the other requests of its batch,
+except for its times and `max_error`, which is the batch's largest.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 Outcome = Reply | Exception
 Finished = list[tuple[QueuedRequest, Outcome]]
-Handed = list[tuple[int, Finished]]  # one, with the rows of its batch
+Handed = list[tuple[int, Finished]]  # rows and outcomes of one batch, until the loop takes them
 
 
 class Executor:
-    """Runs computations for event loops.
+    """Answers requests for event loops.
 
     `count_batch` (a batch's rows) and `lose_device` (a GPU's failure) are called on the loop;
     `device_ns` returns the calling thread's time on GPUs so far.
@@ -90,7 +90,7 @@ class Executor:
         """Return the reply of `engine`, the wait since `arrived_ns` and the time on a GPU, in ns.
 
         `offloaded` work, of a GPU or other processes, never runs on the event loop. A cancelled or
-        late request ends with its batch. `timings` get the calls to shards. Raises like
+        late request ends with its batch. `timings` receives the calls to shards. Raises like
         `Batcher.put`.
         """
         estimate_us += extra_us
@@ -117,7 +117,7 @@ class Executor:
             raise
 
     def close(self, within_s: float = CLOSE_S) -> None:
-        """End the pool; cancel requests that wait, or are not computed `within_s` seconds."""
+        """End the pool. Cancel requests that wait, or are not computed within `within_s`."""
         _cancel(self.batcher.close())
         end = monotonic() + within_s
         for thread in self._pool:
@@ -132,7 +132,7 @@ class Executor:
                     return
                 loop = (batch.requests or batch.late)[0].future.get_loop()
                 self._compute(batch, handed)
-                del batch  # it would keep an unloaded index mapped
+                del batch  # or it would keep an unloaded index mapped
                 call_soon(loop, self._deliver, handed)
                 handed = []
             except Exception as error:  # a defect: no client must wait for a lost request
@@ -149,7 +149,7 @@ class Executor:
         started = perf_counter_ns()
         try:
             finished = self._finish(batch)
-        except Exception as error:  # each client must hear of it
+        except Exception as error:
             finished = [(queued, error) for queued in batch.late + batch.requests]
         failed = any(isinstance(outcome, Exception) for _, outcome in finished)
         took_us = None if failed else (perf_counter_ns() - started) / 1000
@@ -162,7 +162,7 @@ class Executor:
         outcomes, timings = list[Outcome](), Timings()
         if batch.requests:
             deadlines = [queued.deadline for queued in batch.requests]
-            # No request fails by another's shorter deadline.
+            # The latest deadline holds, so that no request fails by another's shorter one.
             latest = [deadline for deadline in deadlines if deadline is not None]
             end = max(latest) if len(latest) == len(deadlines) else None
             with ending_by(end), recording(timings):
@@ -197,7 +197,7 @@ class Executor:
 
 def compute(requests: Sequence[QueuedRequest]) -> list[Outcome]:
     if len(requests) > 1:
-        # After a failure, each gets the message of its own mistake.
+        # If they fail, each is computed alone, and gets its own error.
         with suppress(Exception):
             return list(_together(requests))
     return [_alone(queued) for queued in requests]
@@ -234,7 +234,7 @@ def _alone(queued: QueuedRequest) -> Outcome:
             return request.answer(engine, queued.part)
         except InvalidRequest:
             if not queued.whole:
-                request.answer(engine, ALL)  # it names the row of the request, not of the part
+                request.answer(engine, ALL)  # so that the error names a row of the request
             raise
     except Exception as error:
         return error

@@ -1,5 +1,3 @@
-"""Requests: read, then queued with an estimated cost."""
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,24 +12,24 @@ from logitsieve.server.config import ANSWER_BYTES
 from logitsieve.utils.deadline import Timings
 from logitsieve.v1.rpcs import Reply
 
-BATCH_ROWS = 64  # heads gain little by more; cheap rows make larger batches, up to BATCH_US
+BATCH_ROWS = 64  # larger batches gain little, so only cheap rows make them, up to BATCH_US
 BATCH_US = 2000.0
-BUCKET_ROWS = 256  # for a GPU or other processes, a batch costs little more than a row
-PART_US = 50_000.0  # most of a batch's draws and single logits: it cannot be interrupted
+BUCKET_ROWS = 256  # for a GPU or other processes, where a batch costs little more than a row
+PART_US = 50_000.0  # most time of a batch's draws and single logits, as it cannot be interrupted
 
-INLINE_US = 100.0  # shorter work stays on the loop, as a hop to a thread and back costs 50-80 us
-OWN_US = INLINE_US / 4  # least time, taken by Python
-WORST = 20.0  # a longer pause was not the engine's
-FORGIVEN = 0.99  # so an engine that left the loop is tried there again
+INLINE_US = 100.0  # shorter work stays on the loop: a hop to a thread and back takes 50-80 us
+OWN_US = INLINE_US / 4  # the least that Python takes
+WORST = 20.0  # work that took longer, as a multiple of its estimate, was interrupted
+FORGIVEN = 0.99  # decay of a slow engine's mean, so that it is tried on the loop again
 FRESH = 0.2  # weight of the last value in a RunningMean
 
 ALL = slice(None)
 
-Computed = tuple[Reply, int, int]  # a reply, its request's wait and a GPU's time for it, in ns
+Computed = tuple[Reply, int, int]  # a reply, its request's wait, and its time on a GPU, in ns
 
 
 class NamedEngine(Engine, Protocol):
-    """A head at its knobs over an index or shards; thread-safe. `normalizer` "": none."""
+    """A head at its knobs over an index or shards. Thread-safe. `normalizer` may be "" for none."""
 
     model: str
     version: str
@@ -45,7 +43,7 @@ class NamedEngine(Engine, Protocol):
 
 
 class RunningMean:
-    """A mean that follows its last values; 0 at first; thread-safe."""
+    """A mean that follows the latest values; 0 at first. Thread-safe."""
 
     value = 0.0
 
@@ -54,7 +52,7 @@ class RunningMean:
 
 
 class Pace:
-    """An engine's time, over the estimate, in the pool and on the event loop."""
+    """An engine's time divided by its estimate, in the pool and on the event loop."""
 
     def __init__(self) -> None:
         self.pool, self.loop = RunningMean(), RunningMean()
@@ -69,23 +67,23 @@ class Pace:
         return fits
 
     def add_on_loop(self, took_us: float, estimate_us: float) -> None:
-        """Learn from a computation, unless it alone was slow: then something interrupted it."""
+        """Add a computation; a single slow one does not count, as it was interrupted."""
         over = min(took_us / max(estimate_us, OWN_US), WORST)
         self.loop.add(min(over, self._last))
         self._last = over
 
 
 class PreparedRequest(NamedTuple):
-    """A request whose sizes are checked; `read` checks its values, and returns it."""
+    """A request whose sizes have been checked. `read` checks its values, and returns it."""
 
     rows: int
-    k: int  # that AUTO chooses for
-    logits: int  # more than the head and log Z need
+    k: int
+    logits: int  # computed one by one, besides those of the head and of log Z
     draws: int
     purpose: Purpose
     read: Callable[[], Request[Any]]
     independent: np.ndarray | None = None  # hidden_states, if its rows may join a batch
-    together: int = 1  # rows that are not parted: a group of beams
+    together: int = 1  # rows of a group of beams, which stay in one batch
 
     def answer(self, engine: Engine, rows: slice) -> Reply:
         """Answer a slice of its rows, or ALL."""
@@ -100,28 +98,28 @@ class PreparedRequest(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request that waits or is computed. Deadlines are of `monotonic`."""
+    """A request that waits or is being computed. Times are those of `monotonic`."""
 
     engine: NamedEngine
     request: PreparedRequest
     estimate_us: float
-    pace: RunningMean  # of its engine: time taken / estimated; 0 until measured
+    pace: RunningMean  # its engine's time divided by estimates; 0 until measured
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
     offloaded: bool = False  # to a GPU or other processes
-    extra_us: float = 0.0  # of the estimate: draws and single logits
-    start: int = 0  # rows before it have been computed
-    stop: int = 0  # rows from `start` to here are in a batch
+    extra_us: float = 0.0  # the part of the estimate for draws and single logits
+    start: int = 0  # computed rows end here
+    stop: int = 0  # rows of the current batch end here
     timings: Timings = field(default_factory=list)  # of calls to shards
     parts: list[Reply] = field(default_factory=list)
     queue_ns: int = 0
     device_ns: int = 0
-    ready_at: float = 0.0  # then it waits for no others
+    ready_at: float = 0.0  # until then it waits for others to join it
     us_per_row: float = field(init=False)
-    batch_rows: int = field(init=False)  # most in a batch
-    paced_us: float = field(init=False)  # a row, at the pace of its arrival
-    key: tuple[NamedEngine, int, int] | None = field(init=False)  # equal ones may share a batch
+    batch_rows: int = field(init=False)  # most
+    paced_us: float = field(init=False)  # a row's time, by the pace on arrival
+    key: tuple[NamedEngine, int, int] | None = field(init=False)  # equal keys may share a batch
 
     def __post_init__(self) -> None:
         hidden_states = self.request.independent
