@@ -1,8 +1,7 @@
-"""MkDocs hook: files outside docs/ that pages link to become part of the site, under checkout/.
+"""MkDocs hook: adds files outside docs/ that pages link to, under checkout/.
 
-Pages and pictures stay as they are, source becomes a page that shows it, and a folder becomes a
-list of its files. The pages themselves link as they do in the checkout: `file.py#Class.method` is
-the line of that definition.
+A source file becomes a page that shows it, and a folder becomes a list of its files. Pages keep the
+links that they have in the checkout: `file.py#Class.method` is the line of that definition.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SYMBOL = re.compile(r"\]\(<?([^)\s>#:]+\.py)#([^)\s>]+)")
 
 
 def address(path: Path) -> str:
-    """The site's name for a file or folder of the checkout."""
+    """Return the site's address of a file or folder of the checkout."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     if path.is_dir():
@@ -41,7 +40,7 @@ def address(path: Path) -> str:
 
 
 def replace_links(text: str, source: Path, new: Callable[[Path, str], str]) -> str:
-    """`text` of the page `source`, each link to a file by what `new` makes of file and link."""
+    """Replace each link to a file in the page `source` by `new(file, link)`."""
 
     def replaced(link: re.Match[str]) -> str:
         target = (source.parent / link[2]).resolve()
@@ -53,7 +52,7 @@ def replace_links(text: str, source: Path, new: Callable[[Path, str], str]) -> s
 
 
 def linked_files(page: Path) -> list[Path]:
-    """Files and folders outside docs/ that a page of the checkout links to."""
+    """Return the files and folders outside docs/ that a page links to."""
     targets: list[Path] = []
 
     def collect(target: Path, link: str) -> str:
@@ -66,7 +65,7 @@ def linked_files(page: Path) -> list[Path]:
 
 
 def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int]]:
-    """The qualified name and the line of each class and function, outer ones first."""
+    """Yield the qualified name and the line of each class and function."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield within + node.name, node.lineno
@@ -74,7 +73,7 @@ def definitions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 def linked_definitions() -> dict[Path, set[str]]:
-    """The names that pages link to, by file."""
+    """Return the definitions that pages link to, by file."""
     found: dict[Path, set[str]] = {}
     for page in (CHECKOUT / "CONTRIBUTING.md", *DOCS.rglob("*.md")):
         for target, name in SYMBOL.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
@@ -83,7 +82,7 @@ def linked_definitions() -> dict[Path, set[str]]:
 
 
 def shown(path: Path, names: set[str]) -> str:
-    """The source as a page, with an anchor in front of each of these definitions."""
+    """Return a page that shows a source file, with an anchor before each of these definitions."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text if names else "")
     at = {line: name for name, line in definitions(tree) if name in names}
@@ -141,7 +140,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Take the worker of the search from the site: Material's plugin asks unpkg.com for one."""
+    """Take the search's worker from the site, where Material's plugin asks unpkg.com for one."""
     folder = Path(page.file.dest_uri).parent
     return output.replace(SHIM, Path(os.path.relpath("worker.js", folder)).as_posix())
 

@@ -1,9 +1,9 @@
-"""Kernels that are compiled when the image is built, and a command that runs with them.
+"""Compiles kernels when the image is built, and runs a command with them.
 
     kernels.py compile FOLDER    for each of KINDS
     kernels.py run COMMAND ...   for this machine's kind
 
-Other processors compile their own at a first start, and so does NUMBA_CPU_NAME's.
+Other processors, or one named by NUMBA_CPU_NAME, compile kernels at the first start.
 """
 
 import os
@@ -19,9 +19,9 @@ from llvmlite import binding
 
 
 class Kind(NamedTuple):
-    """Processors with the same kernels: LLVM's name and features of the least of them.
+    """Processors that share kernels: LLVM's name, and the features that all of them have.
 
-    They lack the features `without`: with these, kernels have faster code.
+    They have none of the features `without`, for which there are faster kernels.
     """
 
     name: str
@@ -51,19 +51,19 @@ KINDS = (
 
 
 def environment_of(features: set[str]) -> dict[str, str]:
-    """Return Numba's settings for a processor with LLVM's `features`; empty for its own kernels."""
+    """Return Numba's settings for a processor with LLVM's `features`; empty if no kind suits."""
     return next((kind.environment for kind in KINDS if kind.suits(features)), {})
 
 
 def run(command: list[str]) -> None:
-    """Become `command`, as the process that signals reach."""
+    """Replace this process by `command`, so that signals reach it."""
     features = {name for name, there in binding.get_host_cpu_features().items() if there}
     settings = {} if "NUMBA_CPU_NAME" in os.environ else environment_of(features)
     os.execvpe(command[0], command, os.environ | settings)
 
 
 def compile_all(folder: Path) -> None:
-    """Compile every kernel and C function for Numba's processor."""
+
     from logitsieve import kernels
     from logitsieve.kernels.compile import CFunction, Kernel, use_cache
     from logitsieve.kernels.rows.functions import STORED_TYPES, addresses
@@ -77,7 +77,7 @@ def compile_all(folder: Path) -> None:
 
 
 def main() -> None:
-    """Read the arguments; CalledProcessError if a kind does not compile."""
+
     action, *arguments = sys.argv[1:]
     if action == "run":
         run(arguments)
@@ -85,12 +85,12 @@ def main() -> None:
         compile_all(Path(arguments[0]))
     elif platform.machine() == "x86_64":
         command, folder = [sys.executable, __file__, action, *arguments], Path(arguments[0])
-        folder.mkdir(parents=True, exist_ok=True)  # what a writer makes is for itself alone
+        folder.mkdir(parents=True, exist_ok=True)
         made = [subprocess.Popen(command, env=os.environ | kind.environment) for kind in KINDS]
         for process in made:
             if process.wait():
                 raise subprocess.CalledProcessError(process.returncode, command)
-        for path in folder.rglob("*"):
+        for path in folder.rglob("*"):  # Numba makes files for its own user alone
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 

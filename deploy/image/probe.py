@@ -1,7 +1,6 @@
 """Exit with 0 if a page of the HTTP port answers 200: probe.py http://127.0.0.1:8080/healthz.
 
-HTTPS is tried, too: a public console has it. LOGITSIEVE_SERVE_HTTP_PORT overrides the port; no
-proxy is asked.
+It also tries HTTPS, which a public console has. LOGITSIEVE_SERVE_HTTP_PORT overrides the port.
 """
 
 import os
@@ -28,7 +27,7 @@ def main() -> int:
     host = parts.hostname or "127.0.0.1"
     port = int(os.environ.get("LOGITSIEVE_SERVE_HTTP_PORT") or parts.port or 8080)
     context = ssl.create_default_context()
-    context.check_hostname = False  # no certificate names this machine's own port
+    context.check_hostname = False  # no certificate names loopback
     context.verify_mode = ssl.CERT_NONE
     plain = HTTPConnection(host, port, timeout=PATIENCE_S)
     secure = HTTPSConnection(host, port, timeout=PATIENCE_S, context=context)

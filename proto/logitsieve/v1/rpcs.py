@@ -1,4 +1,4 @@
-"""The one list of the RPCs that answer a request by a reply, and the names of their metadata."""
+"""The RPCs that answer a request with a reply, and the names of their metadata."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from logitsieve.api.requests import (
 from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
 
-TRAILER = "logitsieve-error-bin"  # an Error, of a call that failed
-TIMEOUT = "logitsieve-timeout-ms"  # a call's time in all; the rest of its deadline tells its wait
+TRAILER = "logitsieve-error-bin"  # the Error of a failed call
+TIMEOUT = "logitsieve-timeout-ms"  # a call's whole time; less the time left, it tells the wait
 
 Reply = TopKReply | BeamStepReply | SampleReply | ScoreReply
 R_co = TypeVar("R_co", bound=Reply, covariant=True)
 
 
 class Rpc(NamedTuple, Generic[R_co]):
-    """An RPC of the Decoder service and its method of a `Decoder`."""
+
 
     name: str
-    field: str  # of a stream's DecodeRequest and DecodeResponse
+    field: str  # in DecodeRequest and DecodeResponse
     kind: type[Request[R_co]]
     request: type[Any]
-    response: type[Any]  # field 1 is its Answer, the others are named like `reply`'s arrays
+    response: type[Any]  # field 1 is its Answer; others have the names of the reply's arrays
     reply: type[R_co]
 
     @property
     def method(self) -> str:
-        """The method of a `Decoder` that asks for it."""
+        """The name of the `Decoder`'s method."""
         return self.kind.METHOD
 
 

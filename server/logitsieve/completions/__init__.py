@@ -12,7 +12,7 @@ from logitsieve.utils.options import check_ranges, option
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionsConfig:
-    """Options of `logitsieve serve-gguf`; InvalidRequest names one."""
+    """Options of `logitsieve serve-gguf`; InvalidRequest names a bad one."""
 
     host: str = option("127.0.0.1", "Address to bind, by default loopback.")
     port: int = option(8080, "HTTP port; 0 takes a free one and prints it.", 0, MAX_PORT)
@@ -53,6 +53,6 @@ class CompletionsConfig:
         self.watermark()
 
     def watermark(self) -> WatermarkKey | None:
-        """Return the key of the file; InvalidRequest unless it holds one."""
+
         path = self.watermark_key_file
         return None if path is None else WatermarkKey.read(path, "watermark_key_file")

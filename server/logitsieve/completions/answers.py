@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form, made of the engine's news; exact facts are under `logitsieve`."""
+"""Answers in OpenAI's form; the field `logitsieve` adds what is proven about them."""
 
 import codecs
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Speller:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def text(self, tokens: Sequence[int], most: int | None = None) -> str:
-        """Return the text; InvalidRequest names `tokens` for more than `most` bytes."""
+        """Return the text. InvalidRequest if it has more than `most` bytes."""
         pieces, size = [], 0
         for piece in map(self.raw, tokens):
             pieces.append(piece)
@@ -38,7 +38,7 @@ class Speller:
         return b"".join(pieces).decode(errors="replace")
 
     def best(self, one: Scored) -> dict[str, float]:
-        """Return log-probabilities by text, of equal texts the largest."""
+        """Return log-probabilities by text; of tokens with the same text, the largest."""
         best: dict[str, float] = {}
         for token, log_prob in one.best:
             best.setdefault(self.key(token), log_prob)
@@ -53,7 +53,7 @@ class Choice:
     index: int
     task: Task
     speller: Speller
-    echoed: str  # the prompt's text, once
+    echoed: str  # the prompt's text, until it has been added
     logprobs: bool
     reader: CallReader | None = None
     finish: str = ""
@@ -61,16 +61,16 @@ class Choice:
     made: int = 0
     log_z: list[tuple[float, float] | None] = field(default_factory=list)
     tokens: list[Scored] = field(default_factory=list)
-    _shown: int = 0  # tokens that an earlier chunk had
+    _shown: int = 0  # tokens in earlier chunks
     _offset: int = 0
     _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def __post_init__(self) -> None:
-        if self.echoed:  # a text that came as such does not spell special tokens
+        if self.echoed:  # it may lack special tokens, which then begin before it
             self._offset = len(self.echoed) - len(self.speller.text(self.task.prompt))
 
     def add(self, piece: Piece) -> str:
-        """Take news; return the text that they add."""
+
         text = piece.text
         if piece.prompt:
             text, self.echoed = self.echoed, ""
@@ -89,11 +89,11 @@ class Choice:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The tools that it calls, once it has ended."""
+
         return [self.reader.call] if self.reader is not None and self.reader.call else []
 
     def legacy(self) -> dict[str, Any] | None:
-        """Return a completion's `logprobs` of tokens not shown before."""
+        """Return `logprobs` of a completion's new tokens."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
@@ -111,7 +111,7 @@ class Choice:
         }
 
     def content(self) -> dict[str, Any] | None:
-        """Return a chat's `logprobs` of tokens not shown before."""
+        """Return `logprobs` of a chat's new tokens."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
@@ -156,7 +156,7 @@ class CompletionWriter:
         return self._around(kind, list(map(self._whole, self.choices))) | self.facts(timings)
 
     def chunk(self, choice: Choice, text: str, *, first: bool = False) -> dict[str, Any]:
-        """Return a choice's news as an event of a stream."""
+
         finish = choice.finish or None
         one: dict[str, Any] = {"index": choice.index, "finish_reason": finish}
         if self.asked.chat:

@@ -49,7 +49,7 @@ class Facts:
 
 
 class Endpoint:
-    """Reads requests, gives tasks to the engine, and writes their answers."""
+    """Reads requests, gives tasks to the engine, and answers."""
 
     def __init__(
         self, engine: DecodeLoop, facts: Facts, lanes: Lanes, *, timeout_s: float = 600
@@ -103,7 +103,7 @@ class Endpoint:
         asked = await self._lanes.run(ticket, work)
         if asked.structure is not None:
             asked = await self._lanes.run(ticket, partial(self._structured, asked), grammar=True)
-        self.engine.check(len(asked.prompts) * asked.n)  # before all of them are made
+        self.engine.check(len(asked.prompts) * asked.n)  # before the tasks are made
         call = Call(self, asked, began, ticket)
         self.engine.submit(call.tasks)
         if asked.stream:
@@ -114,10 +114,10 @@ class Endpoint:
             self.engine.cancel(call.tasks)
 
     def _structured(self, asked: Asked) -> Asked:
-        """Compile the grammar that is asked for; InvalidRequest names its field."""
+        """Compile the grammar of a request, on the thread of grammars."""
         assert asked.structure is not None, "it is asked for"
         try:
-            if self._grammars is None:  # in the thread of grammars alone
+            if self._grammars is None:
                 self._grammars = grammars_of(self._context)
         except MissingExtra as error:
             raise InvalidRequest(asked.structure.field, "a grammar", str(error)) from error
@@ -190,7 +190,7 @@ class Endpoint:
 
 
 class Call:
-    """A request's tasks, and their news from the engine's thread."""
+    """A request's tasks, and what the engine's thread tells about them."""
 
     def __init__(self, endpoint: Endpoint, asked: Asked, began: float, ticket: Ticket) -> None:
         self._endpoint, self._began, self._ticket = endpoint, began, ticket
@@ -215,7 +215,7 @@ class Call:
         self._answer = CompletionWriter(asked, *about, choices)
 
     def _task(self, asked: Asked, place: int, choice: int) -> Task:
-        drawing = asked.options.drawing(asked.n)  # so equal seeds draw equal texts
+        drawing = asked.options.drawing(asked.n)  # a choice's seed depends on the request alone
         if drawing is not None:
             drawing = drawing._replace(seeds=drawing.seeds[choice : choice + 1])
         index = place * asked.n + choice
@@ -241,12 +241,12 @@ class Call:
         return self._answer.whole({"seconds": monotonic() - self._began})
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield server-sent events, perhaps an error as the last."""
+        """Yield server-sent events; the last may be an error."""
         answer = self._answer
         try:
             roles = answer.choices if answer.asked.chat else []
             async for choice, text in self._texts():
-                for one in roles:  # with the first text: until then a crash can be made good
+                for one in roles:  # not earlier: until a stream begins, a crash is retried
                     yield _event(answer.chunk(one, "", first=True))
                 roles = []
                 if text or choice.finish or choice.logprobs:
@@ -277,7 +277,7 @@ def _event(value: dict[str, Any]) -> str:
 
 
 class Counts(Collector):
-    """Counters that the engine counts itself."""
+    """Counters with values of the engine's."""
 
     def __init__(self, prefix: str, counts: dict[str, tuple[str, Callable[[], float]]]) -> None:
         self._prefix, self._counts = prefix, counts

@@ -16,7 +16,7 @@ def number(low: float, high: float) -> Checker:
 
 
 def integer(low: int, high: int) -> Checker:
-    """Accept a whole number, also in the form of a float, as some clients send it."""
+    """Accept a whole number, even as a float, which some clients send."""
 
     def checked(field: str, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
@@ -39,7 +39,7 @@ def text(field: str, value: Any) -> str:
 
 
 def only(allowed: Any) -> Checker:
-    """Accept an unsupported field with its neutral value."""
+    """Accept a field that is not supported if it has its neutral value."""
 
     def checked(field: str, value: Any) -> Any:
         if value != allowed or type(value) is not type(allowed):
@@ -56,7 +56,7 @@ def anything(field: str, value: Any) -> Any:
 def checked(
     body: Mapping[str, Any], table: Mapping[str, Checker], within: str = ""
 ) -> dict[str, Any]:
-    """Return the given fields, converted; InvalidRequest names an unknown or wrong one."""
+    """Return the given fields, converted. InvalidRequest names an unknown or wrong one."""
     given = {field: value for field, value in body.items() if value is not None}
     for field in given:
         if field not in table:
@@ -67,7 +67,7 @@ def checked(
 
 
 def object_of(field: str, value: Any, table: Mapping[str, Checker], allowed: str) -> dict[str, Any]:
-    """Return the fields of the object `field`; InvalidRequest names it if it is none."""
+    """Return the fields of the object `field`. InvalidRequest if it is not an object."""
     if type(value) is not dict:
         raise InvalidRequest(field, f"{value!a:.80}", allowed)
     return checked(value, table, f"{field}.")

@@ -1,9 +1,10 @@
 """One thread that decodes the prompts of all requests together.
 
-In each turn it reads one slice of one prompt, so a long one delays others by a slice, and makes a
-token of every sequence that has read its prompt, by one call of the head. A row's bits depend on
-its request alone: a slice is of one sequence and begins at a multiple of SLICE, caches are
-separate, and only `steady_sequences` share a step.
+In each turn it reads a slice of one prompt, so that a long one delays others by a slice, and makes
+a token for each sequence that has read its prompt, by one call of the head.
+
+The bits of a row depend on its request alone: a slice belongs to one sequence and begins at a
+multiple of SLICE, caches are separate, and no more than `steady_sequences` share a step.
 """
 
 import logging
@@ -44,27 +45,25 @@ from logitsieve.llamacpp import LlamaContext
 log = logging.getLogger(__name__)
 
 SLICE = 64  # tokens; a divisor of LlamaContext's batch
-PROBED = 8  # tokens of a prompt
+PROBED = 8  # tokens in the prompts of `steady_sequences`
 RETRY_S = 1.0
 STOP, LENGTH = "stop", "length"
 
 
 class Scored(NamedTuple):
-    """A token of a prompt or its continuation."""
-
     id: int
     log_prob: float | None = None
-    best: tuple[tuple[int, float], ...] = ()  # ids and log-probabilities
-    log_z: tuple[float, float] | None = None  # proven to lie between
+    best: tuple[tuple[int, float], ...] = ()  # (id, log-probability)
+    log_z: tuple[float, float] | None = None  # proven bounds
 
 
 class Piece(NamedTuple):
-    """News of a task: tokens, certain text, and at last the reason of its end."""
+    """News of a task: tokens, text that can no longer change, and at last why it ended."""
 
     tokens: list[Scored]
     text: str = ""
     finish: str = ""
-    prompt: bool = False  # the tokens are the prompt's
+    prompt: bool = False  # whether the tokens are the prompt's
 
 
 @dataclass(eq=False, kw_only=True)
@@ -76,17 +75,17 @@ class Task:
     max_tokens: int  # 0: none
     drawing: Sampling | None
     echo: bool
-    logprobs: int | None  # best ids with each token; None: no log-probabilities
+    logprobs: int | None  # number of best ids with each token; None: no log-probabilities
     deadline: float  # of `monotonic`
     tell: Callable[[Piece | Exception], None]
     request: int = 0  # its number in the journal
     cancelled: bool = False
-    number: int = 0  # of its sequence
-    read: int = 0  # tokens of the prompt
-    rows: Float32 | None = None  # [1, .] that chooses the next token
+    number: int = 0  # its sequence
+    read: int = 0  # tokens of the prompt that have been read
+    rows: Float32 | None = None  # [1, .] from which the next token is chosen
     made: Continuation | None = None
     speculation: Speculation | None = None
-    scanned: int = 0  # exact logits, of all tokens together
+    scanned: int = 0  # exact logits
     chosen: int = 0  # tokens chosen or scored
     proven: int = 0
     heads: set[str] = field(default_factory=set)
@@ -115,7 +114,7 @@ class DecodeLoop:
         self.context: LlamaContext = attached.context
         self.running: list[Task] = []
         self.waiting: deque[Task] = deque()
-        self.steps = 0  # begun, of one or several tasks
+        self.steps = 0  # begun
         self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
@@ -131,14 +130,14 @@ class DecodeLoop:
         self._thread.start()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue all tasks; raises like `check`."""
+        """Queue all tasks. Raises like `check`."""
         with self._news:
             self.check(len(tasks))
             self.waiting.extend(tasks)
             self._news.notify()
 
     def check(self, count: int) -> None:
-        """Unavailable while draining; refuse `count` tasks that cannot wait, now or ever."""
+        """Raise Unavailable while draining, Overloaded or InvalidRequest if so many cannot wait."""
         if self._draining or self._closing:
             raise Unavailable("the server is stopping")
         if count > self._most_waiting:
@@ -159,7 +158,7 @@ class DecodeLoop:
             self._draining = True
 
     def close(self) -> None:
-        """End after the current turn; other tasks hear Unavailable."""
+        """End after the current turn, and tell the tasks that are left Unavailable."""
         with self._news:
             self._closing = True
             self._news.notify()
@@ -188,7 +187,7 @@ class DecodeLoop:
         if reading:
             with self._failing(reading[:1]):
                 self._read(reading[0])
-            if reading[0] in self.running:  # then it is another's turn
+            if reading[0] in self.running:  # the next turn is another's
                 self.running.remove(reading[0])
                 self.running.append(reading[0])
         ready = [task for task in self.running if task.made is not None]
@@ -215,7 +214,7 @@ class DecodeLoop:
 
     @contextmanager
     def _refusing(self, task: Task) -> Iterator[None]:
-        """End a task alone whose request is refused, as by a limit of its grammar."""
+        """End only this task if its request is refused, such as by a limit of its grammar."""
         try:
             yield
         except InvalidRequest as error:
@@ -237,7 +236,7 @@ class DecodeLoop:
         with self._news:
             while self._free and self.waiting:
                 task = self.waiting.popleft()
-                task.number = min(self._free)  # llama.cpp computes neighbours together
+                task.number = min(self._free)  # llama.cpp reads adjacent sequences together
                 self._free.remove(task.number)
                 self.context.forget(task.number)
                 self.running.append(task)
@@ -279,7 +278,7 @@ class DecodeLoop:
                 task.speculation = Speculation(self.context, task.made, self._drafter())
 
     def _step(self, tasks: list[Task]) -> list[Task]:
-        """Read the last tokens; return the tasks that are not refused meanwhile."""
+        """Read the last tokens; return the tasks that have not ended."""
         for task in tasks:
             if task.rows is None and task.speculation is not None:
                 with self._refusing(task):
@@ -295,7 +294,7 @@ class DecodeLoop:
         return tasks
 
     def _choose(self, tasks: list[Task]) -> None:
-        """Add a token to each; if one's request is refused, each alone, so that it alone ends."""
+        """Add a token to each task; if one is refused, try each alone, so that only it ends."""
         rows = np.concatenate([task.rows for task in tasks if task.rows is not None])
         try:
             chosen = choose(self._head, rows, [_made(task) for task in tasks])
@@ -321,9 +320,10 @@ class DecodeLoop:
     def _scores(
         self, tasks: list[Task], rows: Float32, ids: Int32
     ) -> list[tuple[list[Task], Scores]]:
-        """Return the scores of tasks that ask for them, grouped by their number of best ids."""
+        """Return the scores of tasks that ask for them."""
         scores = []
-        for count in {task.logprobs for task in tasks} - {None}:  # the bits that each has alone
+        # Only tasks with the same count share a call, so that each has the bits it has alone.
+        for count in {task.logprobs for task in tasks} - {None}:
             asked = [place for place, task in enumerate(tasks) if task.logprobs == count]
             most = min(count or 0, self.context.gguf.vocab_size)
             found = self._head.scores(rows[asked], ids[asked].tolist(), most)
@@ -370,9 +370,9 @@ def _each(scores: Scores, ids: Sequence[int]) -> Iterator[Scored]:
 
 
 def steady_sequences(context: LlamaContext) -> dict[bool, int]:
-    """Return how many sequences can share a step and have the bits of single ones, by `headless`.
+    """Return, by `headless`, how many sequences can share a step without other bits.
 
-    llama.cpp has other kernels for more rows of some types of tensors. Empties the cache.
+    For some types of tensors, llama.cpp has other kernels for more rows. Empties the cache.
     """
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, context.gguf.vocab_size, (context.sequences, PROBED + 1)).tolist()
@@ -382,7 +382,7 @@ def steady_sequences(context: LlamaContext) -> dict[bool, int]:
         context.read(prompt, number)
     for context.headless in (False, True):
         counts[context.headless] = _steady(context, [last for *_, last in tokens])
-    # The output layer may round away other bits of hidden_states.
+    # Logits may be the same although hidden_states have other bits.
     counts[False] = min(counts.values())
     context.forget()
     context.headless = headless
@@ -390,7 +390,7 @@ def steady_sequences(context: LlamaContext) -> dict[bool, int]:
 
 
 def _steady(context: LlamaContext, tokens: Sequence[int]) -> int:
-    """Return how many may share a step; `tokens` follow in the sequences."""
+    """Return how many may share a step that reads `tokens`, one for each sequence."""
     order = np.random.default_rng(0)
 
     def rows(numbers: Sequence[int]) -> Float32:

@@ -24,7 +24,7 @@ async def failure(request: Request, error: Exception) -> Response:
 
 
 def error_object(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Return a status, OpenAI's error object and headers."""
+
     if isinstance(error, HTTPException):
         status, message, field = error.status_code, error.detail, ""
         headers = dict(error.headers or {})

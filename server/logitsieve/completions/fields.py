@@ -44,7 +44,7 @@ def _part(field: str, part: Any) -> str:
 
 
 def tool_calls(field: str, value: Any) -> list[dict[str, Any]]:
-    """Read calls that an answer made, with their arguments as objects, as templates take them."""
+    """Read the calls of an earlier answer; templates take their arguments as objects."""
     if type(value) is not list:
         raise InvalidRequest(field, f"{value!a:.80}", "a list of calls")
     return [_call(f"{field}[{place}]", one) for place, one in enumerate(value)]
@@ -98,12 +98,12 @@ def _message(field: str, value: Any, allowed: str) -> dict[str, Any]:
 
 
 MOST_PROMPTS, MOST_CHOICES = 1024, 128
-MOST_LOGPROBS = 100  # best ids with each token
-MOST_STOPS, LONGEST_STOP = 64, 256  # texts, characters
+MOST_LOGPROBS = 100
+MOST_STOPS, LONGEST_STOP = 64, 256
 MOST_BIASED = 1024
-DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's interface
+DEFAULT_TOKENS = 16  # as in OpenAI's interface
 WIDEST_SEED = (1 << 64) - 1
-RANDOM = -1  # the seed of another draw each time, as llama.cpp and vLLM have it
+RANDOM = -1  # the seed for other draws each time, as in llama.cpp and vLLM
 WIDEST_BIAS = 1000.0
 HOTTEST = 100.0
 
@@ -126,7 +126,7 @@ def biases(field: str, value: Any) -> dict[int, float]:
         raise InvalidRequest(field, f"{value!a:.80}", allowed)
     made = {}
     for token, bias in value.items():
-        if not re.fullmatch("0|[1-9][0-9]{0,8}", token):  # one way for each id
+        if not re.fullmatch("0|[1-9][0-9]{0,8}", token):  # so that an id is written in one way only
             raise InvalidRequest(field, f"{token!a:.80}", allowed)
         made[int(token)] = number(-WIDEST_BIAS, WIDEST_BIAS)(f"{field}.{token}", bias)
     return made
@@ -202,10 +202,8 @@ DETOKENIZE: dict[str, Checker] = {"model": text, "tokens": anything}
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A checked request for completions."""
-
     prompts: list[list[int]]
-    texts: list[str | None]  # of the prompts that came as text
+    texts: list[str | None]  # None for a prompt of ids
     options: GenerationOptions
     max_tokens: int
     n: int
@@ -292,7 +290,7 @@ def _asked(
         penalize_prompt=False,
         **{name: given[name] for name in UNCHANGED if name in given},
     )
-    options.drawing(1)  # InvalidRequest if no head can draw by these
+    options.drawing(1)  # raises InvalidRequest if no head can draw by these options
     return Asked(
         prompts=prompts,
         texts=texts,
@@ -332,15 +330,10 @@ def _prompts(value: Any) -> Sequence[str | list[int]]:
 
 
 def tokens(
-    context: LlamaContext,
-    prompt: str | list[int],
-    field: str = "prompt",
-    *,
-    begin: bool = True,
-    most: int | None = None,
+    context: LlamaContext, prompt: str | list[int], *, begin: bool = True, most: int | None = None
 ) -> list[int]:
-    """Return the ids of a prompt; InvalidRequest names `field`."""
+
     if isinstance(prompt, list):
         return [whole("prompt", token, 0, context.gguf.vocab_size - 1) for token in prompt]
-    with naming(field):
+    with naming("prompt"):
         return context.tokenize(prompt, begin=begin, most=most or context.longest_text)

@@ -1,7 +1,8 @@
-"""The port of the endpoint: it checks requests, keeps them, and passes them to an engine.
+"""The port of the endpoint, which passes requests to an engine in another process.
 
-If the engine crashes, a request without an answer is asked again, unless the engine worked on it
-alone. If it worked on several, each becomes a suspect, and suspects are asked one at a time.
+If the engine crashes, requests without an answer are passed on again. A request that it worked on
+alone is refused from then on. If it worked on several, each becomes a suspect, and suspects are
+passed on one at a time.
 """
 
 import asyncio
@@ -32,11 +33,11 @@ from logitsieve.server.http.listener import bodies_of
 from logitsieve.server.security import HEADER, READ, ApiKeys
 
 TRIES = 4
-STRIKES = 3  # crashes that a prompt was in with others
-REMEMBERED = 1024  # prompts, and numbers of requests
-END_S = 2.0  # for a process to end after its connections
+STRIKES = 3  # crashes after which a suspect is refused
+REMEMBERED = 1024  # entries of each of the dicts below
+END_S = 2.0  # for a process to end once its connections have
 RETRY_S = 1.0
-KEPT = ("content-type", "retry-after", "allow")  # headers
+KEPT = ("content-type", "retry-after", "allow")  # headers that are passed on
 PROMPTS = ("prompt", "messages", "tokens")
 KILLED = "the engine ended while it worked on this request"
 
@@ -46,7 +47,7 @@ class EngineLost(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer that has begun; `close` ends it."""
+    """An answer that has begun; `close` closes its connection."""
 
     status: int
     headers: dict[str, str]
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Front:
-    """An application over engines, one at a time; `most`: requests that wait for one."""
+    """An application over one engine at a time, for which at most `most` requests wait."""
 
     def __init__(
         self,
@@ -71,11 +72,11 @@ class Front:
         self.supervisor = Supervisor(engine, self._judge, first_s, stuck_s)
         self._api_keys, self._timeout_s, self._most = api_keys, timeout_s, most
         self._waiting = self._number = 0
-        # Prompts by the numbers of their requests, the oldest first.
-        self._keys: dict[int, str] = {}
-        self._strikes: dict[str, int] = {}  # of suspects
+        # Prompts are known by their digests.
+        self._keys: dict[int, str] = {}  # by the number of a request
+        self._strikes: dict[str, int] = {}  # suspects, with their crashes
         self._guilty: dict[str, None] = {}
-        self._alone = asyncio.Lock()  # for a suspect
+        self._alone = asyncio.Lock()  # held by a suspect
         registry = self._registry = CollectorRegistry()
         prefix = "logitsieve_completions"
         up = Gauge(f"{prefix}_engine_up", "1 if the engine is ready.", registry=registry)
@@ -89,7 +90,7 @@ class Front:
         )
 
     def application(self, local: bool) -> Starlette:
-        """Make the application; `local`: for LocalNames alone."""
+        """Make the application; `local` puts LocalNames before it."""
         routes = [
             Route("/health", self._health),
             Route("/metrics", self._guarded(self._scrape)),
@@ -184,7 +185,7 @@ class Front:
             close()
 
     async def _ask(self, request: Request, body: bytes, number: int, until: float) -> Answer:
-        """Hand a request to the engine, and wait until its answer begins."""
+        """Pass a request to the engine, and wait until its answer begins."""
         child, reader, writer = await self._connection(until)
         connection = h11.Connection(h11.CLIENT)
         target = request.scope["raw_path"]
@@ -264,7 +265,7 @@ class _Stream(StreamingResponse):
 async def _events(
     connection: h11.Connection, reader: asyncio.StreamReader, child: Child
 ) -> AsyncIterator[Any]:
-    """Yield h11's events; EngineLost once it is known how the engine ended."""
+    """Yield h11's events. EngineLost once it is known how the engine ended."""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -294,7 +295,7 @@ async def _whole(answer: Answer) -> bytes:
 
 
 def _prompt(body: bytes) -> tuple[str, str]:
-    """Return the field of a request's prompt and its digest, "" without one."""
+    """Return the field of a request's prompt, and its digest."""
     given = parsed(body)
     for field in PROMPTS:
         if field in given:

@@ -1,4 +1,4 @@
-"""The port's process and the engine's tell each other of requests by memory and by a header."""
+"""Shared memory and a header by which the processes of the port and the engine know requests."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect, Request
 
 T = TypeVar("T")
 
-ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each written by one thread
-MOST = 64  # requests of a place: the engine's sequences
+ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each for one thread of the engine's process
+MOST = 64  # requests at a place: the engine's sequences
 
 
 class Journal:
-    """Numbers of requests, from 1 on; whoever is `found` after a crash was worked on."""
+    """Numbers, from 1 on, of the requests that are worked on, to be read after a crash."""
 
     def __init__(self) -> None:
         context = get_context("spawn")
@@ -24,7 +24,7 @@ class Journal:
         self._beats = context.RawValue("q", 0)
 
     def beat(self) -> None:
-        """Say that the engine goes on."""
+
         self._beats.value += 1
 
     @property
@@ -49,11 +49,11 @@ class Journal:
 
 TICKET_HEADER = "x-logitsieve-ticket"
 GONE = 499  # status: the client has closed its connection
-MOST_JSON = 16 << 20  # bytes of a request: reading them holds up all others
+MOST_JSON = 16 << 20  # bytes; while they are parsed, other requests wait
 
 
 class Ticket(NamedTuple):
-    number: int  # 0: none is known
+    number: int  # 0 if unknown
     size: int  # bytes of the body
     until: float  # of `monotonic`
 
@@ -68,7 +68,7 @@ class Ticket(NamedTuple):
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` makes; once the client has gone, cancel it: ClientDisconnect."""
+    """Return what `work` returns. ClientDisconnect cancels it if the client goes away."""
     gone, made = asyncio.ensure_future(_client_gone(request)), asyncio.ensure_future(work)
     try:
         await asyncio.wait((gone, made), return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""Threads that make tokens of texts: one for short requests, which never wait for a long one.
+"""Three threads: for texts of short requests, for texts of long ones, and for grammars.
 
-Grammars are compiled in a third.
+So a short request never waits until a long text is tokenized.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from logitsieve.completions.journal import GRAMMARS, LONG, SHORT, Journal, Ticke
 
 T = TypeVar("T")
 
-MOST_SHORT = 1 << 14  # bytes of a request: special tokens take the square of their number
-MOST_WAITING = 64  # requests of a lane
+MOST_SHORT = 1 << 14  # bytes of a request; special tokens take quadratic time
+MOST_WAITING = 64  # in a lane
 RETRY_S = 1.0
 GRACE_S = 2.0
 STOPPING = "the server is stopping"
 
 
 class Lanes:
-    """`stuck` is called if a text is still read `grace_s` after its request's time."""
+    """Calls `stuck` if work goes on for `grace_s` after its request's time."""
 
     def __init__(
         self, journal: Journal, stuck: Callable[[], object], grace_s: float = GRACE_S
@@ -33,10 +33,9 @@ class Lanes:
         self._waiting = dict.fromkeys(self._pools, 0)
 
     async def run(self, ticket: Ticket, work: Callable[[], T], *, grammar: bool = False) -> T:
-        """Return `work()`, in the thread of grammars if it is for one.
+        """Return `work()`.
 
-        DeadlineExceeded after the request's time, Overloaded if many wait, Unavailable after
-        `close`.
+        DeadlineExceeded after the request's time, Overloaded if many wait, Unavailable once closed.
         """
         if self._closed:
             raise Unavailable(STOPPING)
@@ -64,7 +63,7 @@ class Lanes:
             self._waiting[place] -= 1
 
     def close(self) -> None:
-        """Refuse texts that are not being read; the others are read to their end."""
+        """Refuse work that has not begun."""
         self._closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The process that holds the endpoint's port. A child process runs the engine; both drain."""
+"""The process with the endpoint's port. A child process runs the engine."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ LAST_REPLIES_S = 1.0
 
 
 class Port:
-    """The port of an endpoint, over engines that `engine` runs in processes; `start` binds it."""
+    """The port of an endpoint; `engine` is run in another process."""
 
     def __init__(self, config: CompletionsConfig, engine: Callable[[Line], None]) -> None:
         self.config = config
@@ -36,14 +36,14 @@ class Port:
             stuck_s=config.stuck_s,
         )
         local = is_loopback(config.host) and self._api_keys is None
-        # If the engine ends, a request gets its whole time once more.
+        # If the engine ends, a request gets its full time once more.
         reply_s = 2 * config.timeout_s + PATIENCE_S
         self._listener = Listener(self.front.application(local), reply_s=reply_s)
         self._renewing: asyncio.Task[None] | None = None
         self.address = ""
 
     async def start(self) -> None:
-        """Listen, and wait for the engine; InvalidRequest names a bad port or files of TLS."""
+        """Listen, and wait for the engine. InvalidRequest names a bad port or TLS file."""
         config = self.config
         tls = http_tls(config.tls_cert, config.tls_key)
         try:
@@ -59,14 +59,14 @@ class Port:
     async def stop(self) -> None:
         """Let the engine finish current requests within `drain_s` seconds."""
         await self.front.supervisor.stop()
-        await self._listener.settle(LAST_REPLIES_S)  # of an engine that has ended
+        await self._listener.settle(LAST_REPLIES_S)
         await self._listener.stop()
         if self._renewing is not None:
             self._renewing.cancel()
 
 
 def serve(config: CompletionsConfig, name: str, engine: Callable[[Line], None]) -> None:
-    """Answer until SIGTERM, SIGINT or SIGHUP, then drain; raises what `engine` raises at first."""
+    """Answer until SIGTERM, SIGINT or SIGHUP, then drain. Raises what the first `engine` raises."""
     configure("text")
     uvloop.run(_serve(config, name, engine))
 

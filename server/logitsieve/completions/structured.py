@@ -1,4 +1,4 @@
-"""Fields that ask for a text of some structure, as OpenAI's and vLLM's interfaces have them."""
+"""Fields that ask for a structured text, as in OpenAI's and vLLM's interfaces."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from logitsieve.completions.checkers import Checker, anything, boolean, checked,
 if TYPE_CHECKING:
     from logitsieve.grammar import Grammar, Grammars
 
-MOST_CHOSEN = 1024  # texts
+MOST_CHOSEN = 1024
 FORMATS = "text, json_object or json_schema"
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A grammar that is asked for: `kind` is a method of `Grammars`."""
+    """A grammar to compile; `kind` is a method of `Grammars`."""
 
     field: str
     kind: str
     value: Any
 
     def compiled(self, grammars: Grammars) -> Grammar:
-        """Compile it; InvalidRequest names its field."""
+
         grammar: Grammar = getattr(grammars, self.kind)(self.value, name=self.field)
         return grammar
 
 
 def json_schema(field: str, value: Any) -> Structure:
-    """Read a schema, which may come as text."""
+    """Read a schema, which may be text."""
     if not isinstance(value, str | dict | bool):
         raise InvalidRequest(field, f"{value!a:.80}", "a JSON schema")
     return Structure(field, "json_schema", value)
@@ -47,7 +47,7 @@ def lark(field: str, value: Any) -> Structure:
 
 
 def choice(field: str, value: Any) -> Structure:
-    """Read a list of texts, one of which is the answer."""
+    """Read a list of texts, of which the answer is one."""
     listed = type(value) is list and 0 < len(value) <= MOST_CHOSEN
     if not listed or not all(type(one) is str and one for one in value):
         allowed = f"1 to {MOST_CHOSEN} texts, none of them empty"
@@ -110,7 +110,7 @@ STRUCTURED: dict[str, Checker] = {
 
 
 def structure_of(given: Mapping[str, Any], calls: Structure | None) -> Structure | None:
-    """Return the only structure that fields or tools ask for; InvalidRequest names a second."""
+    """Return the structure that fields or tools ask for. InvalidRequest names a second one."""
     asked = [calls] if calls else []
     asked += [given[name] for name in STRUCTURED if given.get(name) is not None]
     if len(asked) > 1:

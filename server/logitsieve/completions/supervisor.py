@@ -1,7 +1,6 @@
-"""A process for llama.cpp, which may abort, and one that starts it again.
+"""Runs llama.cpp in a process of its own, which may abort, and starts it again.
 
-Connections reach the engine as ends of socket pairs, so no other process can call it. It ends when
-its line does: with the process that started it.
+Connections are passed to the engine as ends of socket pairs, so that no other process can call it.
 """
 
 import asyncio
@@ -27,22 +26,22 @@ from logitsieve.server.logs import configure, event
 log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct("<I")
-FOR_SUPERVISOR = signal.SIGINT, signal.SIGHUP  # from a terminal to all; it tells the engine
-STEADY_S = 60.0  # an engine that lived as long ended by chance
+FOR_SUPERVISOR = signal.SIGINT, signal.SIGHUP  # a terminal sends them to the engine, too
+STEADY_S = 60.0  # an engine that ran for longer is started again at once
 STUCK_S = 300.0  # a step may compile kernels, or read tensors from a slow disk
 LOOK_S = 1.0  # between looks at the heartbeat
-TRACES_S = 2.0  # for a stuck engine to write where it is
-FIRST_S, LONGEST_S = 1.0, 60.0  # waits before an engine is started again
+TRACES_S = 2.0  # for a stuck engine to write its traceback
+FIRST_S, LONGEST_S = 1.0, 60.0  # shortest and longest pause before another start
 
 
 class Line:
-    """An engine's end: its word to the supervisor, and the connections that come."""
+    """The engine's end of the socket to its supervisor."""
 
     def __init__(self, control: socket.socket, journal: Journal) -> None:
         self.control, self.journal = control, journal
 
     def say(self, error: Exception | None) -> None:
-        """Say that the engine is ready, or why it cannot be."""
+        """Report that the engine is ready (None), or why it cannot be."""
         word = pickle.dumps(error)
         self.control.sendall(LENGTH.pack(len(word)) + word)
 
@@ -65,7 +64,7 @@ class Line:
 
 
 def run_engine(engine: Callable[[Line], None], line: Line) -> None:
-    """Run in the engine's process, and in a group of its own with processes that it starts."""
+    """Run the engine in this process, which leads a process group of its own."""
     os.setpgid(0, 0)
     for name in FOR_SUPERVISOR:
         signal.signal(name, signal.SIG_IGN)
@@ -86,7 +85,7 @@ class Child:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def hello(self) -> None:
-        """Wait until it is ready; raise the error that it reports, or EOFError if it ends."""
+        """Wait until the engine is ready. Raises the error that it reports; EOFError if it ends."""
         [size] = LENGTH.unpack(await self._receive(LENGTH.size))
         error = pickle.loads(await self._receive(size))
         if error is not None:
@@ -102,7 +101,7 @@ class Child:
         return got
 
     async def end(self) -> str:
-        """Wait for its end, kill the processes that it started, and return how it ended."""
+        """Wait for its end, kill what is left of its group, and return how it ended."""
         with suppress(EOFError, ConnectionError):
             await self._receive(1)
         await asyncio.to_thread(self.process.join)
@@ -113,7 +112,7 @@ class Child:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     async def abort(self) -> None:
-        """End it by SIGABRT, which writes where its threads are, or else by SIGKILL."""
+        """End it by SIGABRT, which writes tracebacks, or else by SIGKILL."""
         with suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, signal.SIGABRT)
         with suppress(TimeoutError):
@@ -129,9 +128,9 @@ class Child:
 
 
 class Supervisor:
-    """Keeps an engine running; `ended` gets the numbers that it worked on when it ended.
+    """Keeps an engine running; `ended` receives the requests that it worked on when it ended.
 
-    One that does not beat for `stuck_s` is ended.
+    An engine that does not beat for `stuck_s` is aborted.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Supervisor:
         return self._stop.is_set()
 
     async def start(self) -> None:
-        """Start the first engine; raises what keeps it from answering."""
+        """Start the first engine. Raises the error that keeps it from answering."""
         child = self._spawn()
         try:
             await child.hello()
@@ -172,7 +171,7 @@ class Supervisor:
         self._keeping = asyncio.create_task(self._keep(child))
 
     async def connect(self) -> tuple[Child, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Wait for a ready engine and return a connection to it; Unavailable while stopping."""
+        """Wait for a ready engine, and connect to it. Unavailable while stopping."""
         while True:
             await self._ready.wait()
             child = self._child
@@ -181,7 +180,7 @@ class Supervisor:
             ours, theirs = socket.socketpair()
             try:
                 socket.send_fds(child.control, [b"."], [theirs.fileno()])
-            except BlockingIOError:  # it has yet to take many others
+            except BlockingIOError:  # it has many others to take
                 ours.close()
                 await asyncio.sleep(0.01)
                 continue
@@ -194,7 +193,7 @@ class Supervisor:
             return child, *await asyncio.open_unix_connection(sock=ours)
 
     async def stop(self) -> None:
-        """Let the engine drain, and wait for its end."""
+
         self._stop.set()
         self._ready.set()
         child = self._child
@@ -215,7 +214,7 @@ class Supervisor:
         context = get_context("spawn")
         line = Line(theirs, self._journal)
         process = context.Process(target=run_engine, args=(self._engine, line), daemon=True)
-        # Until it ignores them: they would end its imports by a trace.
+        # The engine ignores these signals once it runs; they must not interrupt its imports.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_SUPERVISOR)
         try:
             process.start()
@@ -226,7 +225,7 @@ class Supervisor:
         return self._child
 
     async def _watch(self, child: Child) -> None:
-        """End an engine that is stuck; time in which this process did not run does not count."""
+        """Abort a stuck engine. Time in which this process is suspended does not count."""
         beats, silent_s, look_s = self._journal.beats, 0.0, min(LOOK_S, self._stuck_s / 4)
         while silent_s < self._stuck_s or self.stopping:
             await asyncio.sleep(look_s)
@@ -237,7 +236,7 @@ class Supervisor:
         await child.abort()
 
     async def _keep(self, child: Child) -> None:
-        quick = 0  # ends soon after a start, one after another
+        quick = 0  # ends soon after a start, in a row
         while True:
             watching = asyncio.create_task(self._watch(child))
             how = await child.end()
@@ -253,7 +252,7 @@ class Supervisor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), pause)
             if self.stopping:
-                self._ready.set()  # whoever waits hears so
+                self._ready.set()  # wakes those who wait in `connect`
                 return
             child = self._spawn()
             try:

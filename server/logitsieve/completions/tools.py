@@ -1,4 +1,4 @@
-"""Tools that a chat may call: their fields, the grammar of a call, and calls in answers."""
+"""Tools that a chat may call: fields, the grammar of a call, and calls in answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from logitsieve.grammar.grammars import JSON_OPTIONS, OF_LLGUIDANCE, check_schem
 
 MOST_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-OPENED, CLOSED = "<tool_call>", "</tool_call>"  # around a call, as Hermes and Qwen have it
+OPENED, CLOSED = "<tool_call>", "</tool_call>"  # as in Hermes and Qwen
 CHOICES = ("none", "auto", "required")
 
 
@@ -76,14 +76,12 @@ def tool_choice(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Calling:
-    """The form in which an answer may call tools."""
-
     structure: Structure
     marked: bool  # between OPENED and CLOSED, after any text
 
 
 def calling(listed: Sequence[dict[str, Any]], choice: str, template: str) -> Calling | None:
-    """Return how an answer may call the tools; None if it may not. InvalidRequest names a field."""
+    """Return how an answer may call the tools; None if it may not."""
     if choice == "none":
         return None
     functions = [one["function"] for one in listed]
@@ -117,18 +115,18 @@ def _grammar(functions: Sequence[dict[str, Any]], marked: bool, optional: bool) 
 
 @dataclass
 class CallReader:
-    """Splits an answer's text into what is shown and a call."""
+    """Separates an answer's text from its call."""
 
     marked: bool
     call: dict[str, Any] | None = None
     _held: str = ""
-    _begun: bool = field(init=False)  # all that follows is of a call
+    _begun: bool = field(init=False)  # all that follows belongs to a call
 
     def __post_init__(self) -> None:
         self._begun = not self.marked
 
     def shown(self, added: str, end: bool) -> str:
-        """Take a text's next part; return what is certainly no call, and all of it at an `end`."""
+        """Take the next (or last: `end`) part of a text; return what cannot belong to a call."""
         self._held += added
         if not self._begun:
             before, found, _ = self._held.partition(OPENED)
@@ -144,7 +142,7 @@ class CallReader:
             return ""
         held, self._held = self._held, ""
         self.call = _read_call(held.removeprefix(OPENED).partition(CLOSED)[0])
-        return "" if self.call else held  # one that was cut off
+        return "" if self.call else held  # a call that was cut off is text
 
 
 def _read_call(written: str) -> dict[str, Any] | None:

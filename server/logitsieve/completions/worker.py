@@ -1,4 +1,4 @@
-"""The endpoint in the engine's process, which answers the requests that its line brings."""
+"""The endpoint in the engine's process."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def answer(
     head_name: Callable[[], str],
     index_hash: Callable[[], str],
 ) -> None:
-    """Answer the requests of a line in the engine's process, until SIGTERM, then drain."""
+    """Answer the requests of a line until SIGTERM, then drain."""
     engine = DecodeLoop(
         attached,
         waiting=config.max_queue_size,
@@ -89,6 +89,6 @@ async def keep_beating(engine: DecodeLoop, journal: Journal, every_s: float = BE
 
 
 async def _follow(line: Line, take: Callable[[socket.socket], None]) -> None:
-    """Take connections, and end with the process of the port, at once."""
+    """Take connections, and end at once when the port's process does."""
     await line.connections(take)
     os.killpg(0, signal.SIGKILL)

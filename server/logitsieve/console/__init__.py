@@ -1,4 +1,4 @@
-"""Pages in a browser that show a server's models at work, found by entry point."""
+"""Pages in a browser that show a server's models at work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_console(view: ServerView) -> Console:
-    """Return the pages over a server; MissingExtra without Jinja."""
+    """Open the console of a server, as an entry point. MissingExtra without Jinja."""
     require("console", "jinja2")
     from logitsieve.console.app import Pages
 

@@ -23,14 +23,14 @@ from logitsieve.index.reader import read_contents
 from logitsieve.server.config import ServeConfig
 from logitsieve.utils.hidden import as_hidden
 
-LONGEST = 200  # characters of a word that are sent
-LIKE = 5  # words that an error names
+LONGEST = 200  # characters of a word
+LIKE = 5  # words in an error's message
 
 Question = Mapping[str, Any]
 
 
 def kept_contexts(index: Index) -> Float32:
-    """Return the contexts [N, D] in the index; N may be 0."""
+    """Return the contexts [N, D] that the index keeps; N may be 0."""
     contexts = unpack_contexts(index.measured or {}, index.dim)
     return np.empty((0, index.dim), np.float32) if contexts is None else contexts
 
@@ -41,7 +41,7 @@ def kept_count(index: Index) -> int:
 
 
 def read_context(index: Index, question: Question) -> Float32:
-    """Return [1, D] of `kept`, a number, or of `row`, D numbers."""
+    """Return a context [1, D], given by `kept`, its number in the index, or by `row`."""
     row = question.get("row")
     if row is not None:
         if not isinstance(row, list) or not all(type(x) in (int, float) for x in row):
@@ -87,7 +87,7 @@ def read_whole(question: Question, field: str, default: int, most: int) -> int:
 
 
 def read_numbers(question: Question, *fields: str) -> dict[str, Any]:
-    """Return those of the fields that the question has, as floats."""
+
     return {field: _number(field, question[field]) for field in fields if field in question}
 
 
@@ -112,7 +112,7 @@ def read_constraints(index: Index, question: Question, config: ServeConfig) -> C
 
 
 def read_word(index: Index, value: object) -> int:
-    """Return the id of a word or an id."""
+
     if isinstance(value, int) and not isinstance(value, bool):
         if 0 <= value < index.vocab_size:
             return value
@@ -132,7 +132,7 @@ def read_ids(index: Index, field: str, values: list[object]) -> list[int]:
         return sorted({read_word(index, each) for each in values})
 
 
-Facts = dict[str, Any]  # of JSON
+Facts = dict[str, Any]
 
 PROVING = ("sketch", "full")  # normalizers that prove an interval
 WIDTH = 0.01  # nats
@@ -183,7 +183,7 @@ def top(
 def draws(
     decoder: LocalDecoder, hidden_states: Float32, question: Question, config: ServeConfig
 ) -> Facts:
-    """Draw from a context [1, D]; frequent words come first."""
+    """Draw words for a context [1, D]; frequent ones come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = whole("seed", question.get("seed", 0), 0, MOST_STEPS - 1)
     top_k = question.get("top_k", 0)
@@ -246,8 +246,7 @@ def why_not(
 
     stages: list[Facts] = _constraint_stage(constraints, word)
     if head.name == "screen":
-        in_list = computed or escalated or _looked_at(head, hidden_states, k, word)
-        stages.append({"stage": "list", "passed": in_list, "escalated": escalated})
+        stages.append({"stage": "list", "passed": computed or escalated, "escalated": escalated})
     bounded = head.name == "sketch" or escalated
     looked = {"stage": "bounds" if bounded else "logit", "passed": computed, "logit": logit}
     least = float(reply.logits[0, -1])
@@ -284,7 +283,7 @@ def _constraint_stage(constraints: Constraints | None, word: int) -> list[Facts]
 
 
 def _lists(index: Index, word: int) -> Facts | None:
-    """Count the screen's lists with the word; InvalidRequest for replaced files."""
+    """Count the screen's lists with the word. InvalidRequest if files have been replaced."""
     if "screen" not in index.heads:
         return None
     contents = read_contents(index.path)

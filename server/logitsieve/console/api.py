@@ -1,4 +1,4 @@
-"""The endpoints /api/...: JSON for pages, tests and scripts (docs/console.md)."""
+"""The endpoints /api/..., documented in docs/console.md."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,11 +25,11 @@ from logitsieve.server.http.application import ServerView, read_json
 from logitsieve.server.models.routes import Routes
 from logitsieve.server.precision import step_back
 
-MOST_JSON = 1 << 20  # bytes of a question
+MOST_JSON = 1 << 20
 AT_ONCE = 2
-MOST_WAITING = 6  # and computing
+MOST_WAITING = 6  # including those being computed
 RETRY_S = 1.0
-ANSWER_S = 4.0  # less than the port's patience, so the reason reaches the browser
+ANSWER_S = 4.0  # less than the port's PATIENCE_S, so that browsers see the error
 
 T = TypeVar("T")
 Admit = Callable[[float | None], object]
@@ -37,7 +37,7 @@ Answering = Callable[[LocalDecoder, Any, Question, ServeConfig], dict[str, Any]]
 
 
 class Desk:
-    """Computes on loaded versions in two threads of lower priority; `admit` may refuse it."""
+    """Computes on loaded versions, on two threads of lower priority."""
 
     def __init__(
         self, routes: Callable[[], Routes], admit: Admit, answer_s: float = ANSWER_S
@@ -47,9 +47,9 @@ class Desk:
         self._waiting, self._closed = 0, False
 
     async def run(self, work: Callable[[LocalDecoder], T], model: str) -> T:
-        """Return `work` on the decoder of `model`.
+        """Return `work(decoder)`.
 
-        ModelNotFound or Unavailable if it is not loaded; Overloaded; DeadlineExceeded.
+        ModelNotFound or Unavailable without the model; Overloaded; DeadlineExceeded.
         """
         if self._closed:
             raise Unavailable("the server is stopping")
@@ -77,7 +77,7 @@ class Desk:
     def _done(self, future: asyncio.Future[T]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # marks it as seen
+            future.exception()  # or asyncio would log that nobody asked for it
 
     def close(self) -> None:
         self._closed = True

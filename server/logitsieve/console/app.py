@@ -1,4 +1,4 @@
-"""The console as an ASGI application, and its guard."""
+"""The console as an ASGI application."""
 
 from functools import cache
 from http import HTTPStatus
@@ -23,7 +23,7 @@ from logitsieve.server.http.listener import read_body
 from logitsieve.server.security import CONSOLE, HEADER, ApiKeys
 
 HERE = Path(__file__).parent
-# Against hostile words: no other host, inline script, style or frame
+# Protects against hostile words: no other hosts, inline scripts, styles or frames
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -36,20 +36,19 @@ HEADERS = {
 }
 COOKIE = "logitsieve_console"
 MOST_FORM = 4 << 10  # bytes
-MOST_SESSIONS = 1000  # then the oldest ends
+MOST_SESSIONS = 1000  # one more ends the oldest
 
 
 class ConsoleAccess:
-    """Sign-ins by an API key of scope `console`, and a check of the asking site.
+    """Signs in by API keys of scope `console`, and refuses requests of other sites.
 
-    The cookie names a session, not the key: other ports get it too. `api_keys` None: no sign-in.
-    `secure`: the port speaks TLS.
+    The cookie names a session, not the key, because a host's other ports receive it, too.
     """
 
     def __init__(self, api_keys: ApiKeys | None, secure: bool) -> None:
         self._api_keys = api_keys
-        self._sessions: dict[str, str] = {}  # the header of each, the oldest first
-        # Browsers take this prefix only over TLS, from this host.
+        self._sessions: dict[str, str] = {}  # headers of sessions, the oldest first
+        # Browsers accept this prefix only over TLS and from this host.
         self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
         self._about: Any = {"httponly": True, "samesite": "strict", "secure": secure}
 
@@ -63,7 +62,7 @@ class ConsoleAccess:
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
         foreign = foreign or site not in ("same-origin", "none")
-        # Other sites may link to pages, not compute.
+        # Other sites may link to pages, but not compute.
         if foreign and request.scope["path"].startswith("/api/"):
             raise PermissionDenied("origin: the page of another site asks", "origin")
         if self._api_keys is not None:
@@ -71,7 +70,7 @@ class ConsoleAccess:
             self._api_keys.check(headers.get(HEADER) or session, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
-        """Answer a form: a redirect with a cookie, or the complaint."""
+        """Return a redirect with a cookie, or why there is none."""
         fields = parse_qs(form.decode("latin-1"))
         key = fields.get("key", [""])[0].strip()
         try:
@@ -95,7 +94,7 @@ class ConsoleAccess:
 
 
 class Page(NamedTuple):
-    """A page of the navigation; its template and script have its name."""
+    """A page, whose template and script have its name."""
 
     path: str
     name: str
@@ -111,7 +110,7 @@ PAGES = (
 )
 
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
-OPEN = ("/sign-in", "/static/")  # seen without a key
+OPEN = ("/sign-in", "/static/")  # need no key
 
 
 class Pages:
@@ -131,7 +130,7 @@ class Pages:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Not the path of `request.url`, which includes a Host header such as "x/static/?".
+        # The path of `request.url` can be forged by a Host header such as "x/static/?".
         request, path = Request(scope, receive), scope["path"]
         caching = "no-cache" if path.startswith("/static/") else "no-store"
 
@@ -142,14 +141,14 @@ class Pages:
             await send(message)
 
         try:
-            if path in PLAIN:  # by a method that they do not have
+            if path in PLAIN:  # reached only by a method that they do not have
                 raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"})
             if not (self._access.signs_in and path.startswith(OPEN)):
                 self._access.check(request)
             await self._router(scope, receive, send_with_headers)
         except ClientDisconnect:
-            return  # in its body: no error of ours
-        except Exception as error:  # the browser must hear of any error
+            return
+        except Exception as error:  # browsers must be told of any error
             reply = _failure(request, error, self._access.signs_in)
             await reply(scope, receive, send_with_headers)
 

@@ -73,7 +73,7 @@ def _version_facts(routes: Routes, version: Version) -> Facts:
         "state": version.state,
         "error": version.error,
         "aliases": routes.aliases_of(version),
-        "plain": routes.get(version.name) == version,  # meant by the name alone
+        "plain": routes.get(version.name) == version,  # what the name alone means
     }
     if version.served is not None:
         decoder = version.served.decoder
@@ -93,7 +93,7 @@ def _auto_facts(served: Served) -> Facts:
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
-    """Return counts since the start; pages subtract earlier ones."""
+    """Return counts since the server's start."""
     families = {metric.name: metric for metric in registry.collect()}
 
     def series(name: str, suffix: str = "") -> list[tuple[Mapping[str, str], float]]:
@@ -124,7 +124,7 @@ def live_facts(registry: CollectorRegistry) -> Facts:
 
 
 def _buckets(samples: list[tuple[Mapping[str, str], float]]) -> list[list[Any]]:
-    """Return [upper bound in seconds or None, calls up to it], of all methods and models."""
+    """Return [upper bound in seconds or None, calls up to it], summed over methods and models."""
     counts: defaultdict[str, float] = defaultdict(float)
     for labels, count in samples:
         counts[labels["le"]] += count
@@ -142,7 +142,7 @@ def _precision(
 
 
 def _judged(hits: float, possible: float) -> Facts:
-    """Return the counts, and between which precisions the truth is with 95 % confidence each."""
+    """Return the counts, with lower and upper bounds of the precision, each at 95 % confidence."""
     low, high = 0.0, 1.0
     if possible:
         missed = (possible - hits) / possible
@@ -151,7 +151,7 @@ def _judged(hits: float, possible: float) -> Facts:
 
 
 def points_facts(decoder: LocalDecoder) -> Facts:
-    """Return every measured point, and the frontier."""
+
     index, auto = decoder.index, decoder.auto
     measured = index.measured
     return {
@@ -176,7 +176,7 @@ def points_facts(decoder: LocalDecoder) -> Facts:
 def chosen_facts(
     decoder: LocalDecoder, precision: float | None, k: int, max_error: float | None = None
 ) -> Facts:
-    """Return AUTO's point at each batch size; without both it meets the index's target.
+    """Return AUTO's point at each batch size; by default, the points for the index's target.
 
     InvalidRequest names `min_precision`, `max_error` or `k`.
     """
@@ -190,7 +190,7 @@ def chosen_facts(
 
 
 def frontier(points: Sequence[OperatingPoint], batch: int, k: int) -> list[int]:
-    """Return the places of points unbeaten in time and lower bound of P@k; fastest first."""
+    """Return the indices of the points on the frontier of time and bound of P@k, fastest first."""
     timed = [place for place, point in enumerate(points) if batch in point.us_per_row]
     timed.sort(key=lambda place: (points[place].us_per_row[batch], -_low(points[place], k)))
     best: list[int] = []

@@ -1,4 +1,4 @@
-"""Ray: indexes in shards answered by its actors, builds spread over its workers; the options."""
+"""Ray: its actors answer for shards of an index, and its workers share a build."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from logitsieve.utils.options import check_ranges, option
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """Options of `logitsieve ray up`; InvalidRequest."""
+    """Options of `logitsieve ray up`; InvalidRequest names a bad one."""
 
     replicas: int = option(1, "Processes that answer for each shard.", 1)
     cpus: float = option(1.0, "Processors that Ray reserves for each of them.", 0, 1024)

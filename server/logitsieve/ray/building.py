@@ -17,17 +17,17 @@ from ray.exceptions import RayError, RayTaskError
 
 R = TypeVar("R")
 
-RETRIES = 5  # of a task with a killed worker
+RETRIES = 5  # of a task when its worker is killed
 ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
-REACHED_S = 5.0  # Ray would wait for minutes and end the process
+REACHED_S = 5.0  # Ray itself would wait for minutes, then end the process
 
 
 class RayFailed(BuildFailed, BrokenExecutor):
-    """Ray lost a task: its workers were killed, or the cluster is gone."""
+    """Ray lost a task, because its workers were killed or the cluster is gone."""
 
 
 class RayExecutor(SharingExecutor):
-    """Makes calls as tasks on the connected cluster, each with `cpus` of a node."""
+    """Runs calls as tasks on the connected cluster, each with `cpus` of a node."""
 
     def __init__(self, cpus: float = 1.0) -> None:
         if not ray.is_initialized():
@@ -44,7 +44,7 @@ class RayExecutor(SharingExecutor):
         return ray.put(array)
 
     def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
-        """Return the future of a call; it may hold RayFailed."""
+        """Submit a call; its future may raise RayFailed."""
         reference = self._task.remote(__version__, call, *args, **options)
         future: Future[R] = Future()
 
@@ -80,7 +80,7 @@ def _run(version: str, call: Callable[..., R], /, *args: Any, **options: Any) ->
 
 @contextmanager
 def connected(address: str) -> Iterator[RayExecutor]:
-    """Yield an executor on the cluster at `address`; InvalidRequest.
+    """Yield an executor on the cluster at `address`. InvalidRequest.
 
     "local" starts a cluster, which ends with the block.
     """
@@ -94,7 +94,7 @@ def connected(address: str) -> Iterator[RayExecutor]:
 def connect(
     field: str, address: str, allowed: str = ADDRESSES, known: tuple[str, ...] = ("auto",)
 ) -> None:
-    """Connect to HOST:PORT, or a name `known` to Ray; InvalidRequest names `field`."""
+    """Connect to HOST:PORT, or to a name that is `known` to Ray. InvalidRequest names `field`."""
     if address not in known:
         _require_reached(field, address, allowed)
     try:

@@ -1,4 +1,4 @@
-"""Deploys a folder of models: an ingress on each chosen node, and shards."""
+"""Deploys a folder of models: an ingress on each chosen node, and the shards."""
 
 import logging
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 log = logging.getLogger(__name__)
 
 NAMESPACE = "logitsieve"
-INGRESS = "ingress"  # and its number
+INGRESS = "ingress"  # names end with a number
 STATE_S = 10.0  # for an ingress to return its state
 
 
-Status = dict[str, IngressState | None]  # None if it does not answer
+Status = dict[str, IngressState | None]  # None if an ingress does not answer
 
 
 def connect(address: str) -> None:
@@ -34,10 +34,10 @@ def connect(address: str) -> None:
 
 
 def deploy(server: ServeConfig, options: RayOptions) -> Status:
-    """Serve the versions in `server.models` on the connected cluster; again, follow the folder.
+    """Serve the versions in `server.model_repository`, or follow changes of that folder.
 
-    Ingresses are servers with the options `server`, which also answer versions in one piece.
-    InvalidRequest names an option, Unavailable the versions that cannot be run; others are served.
+    Ingresses are servers with the options `server`; they also answer versions without shards.
+    InvalidRequest names an option, Unavailable the versions that do not run; others are served.
     """
     config = replace(server, model_repository=server.model_repository.resolve())
     _require_ports(config)
@@ -67,7 +67,7 @@ def status_of() -> Status:
 
 
 def remove() -> None:
-    """End the ingresses, after current requests, and the shards."""
+    """End the ingresses after their current requests, then the shards."""
     for name in _names():
         actor = ray.get_actor(name, NAMESPACE)
         try:
@@ -137,7 +137,7 @@ def _ingress(name: str, config: ServeConfig, options: RayOptions) -> Any:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Unavailable instead of Ray's errors about an actor."""
+    """Raise Unavailable instead of Ray's errors about an actor."""
     try:
         yield
     except RayActorError as error:
@@ -146,7 +146,7 @@ def _named(what: str) -> Iterator[None]:
 
 
 def _delete_unused(status: Status) -> None:
-    """End unused shards, unless an ingress restarts."""
+    """End unused shards, unless an ingress restarts and may use them."""
     states = [state for state in status.values() if state is not None]
     used = {app for state in states for version in state.versions for app in version.apps}
     if len(states) == len(status):
@@ -154,7 +154,7 @@ def _delete_unused(status: Status) -> None:
 
 
 def _delete(apps: list[str]) -> None:
-    """End applications in parallel: each takes seconds."""
+    """End applications in parallel, since each takes seconds."""
     if apps:
         with ThreadPoolExecutor(len(apps)) as pool:
             list(pool.map(serve.delete, apps))

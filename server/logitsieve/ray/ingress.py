@@ -1,4 +1,4 @@
-"""An ingress: our server in an actor of Ray, over shards in other processes."""
+"""An ingress: a server in an actor of Ray, over shards in other processes."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -34,7 +34,7 @@ from logitsieve.utils.options import Progress
 
 T = TypeVar("T")
 
-WAITING = 16  # requests that wait for shards, per thread
+WAITING = 16  # requests for each thread, as they wait for shards
 
 
 class VersionState(NamedTuple):
@@ -55,9 +55,9 @@ class IngressState(NamedTuple):
 
 
 class Ingress:
-    """The actor, which Ray restarts on the same ports.
+    """An actor that Ray restarts on the same ports.
 
-    It has no coroutines, or Ray would run `update` and `stop` in an event loop.
+    It has no coroutines, because Ray would then run all its methods on an event loop.
     """
 
     def __init__(self, config: ServeConfig, options: RayOptions) -> None:
@@ -81,9 +81,9 @@ class Ingress:
         return IngressState(node, server.port, server.http_port, server.admin_port, versions)
 
     def update(self, options: RayOptions) -> list[str]:
-        """Follow the folder, with other `replicas` and `cpus`; return errors.
+        """Follow changes of the folder, `replicas` and `cpus`; return errors.
 
-        Versions answer once all shards do, and without a folder close after their last requests.
+        A version answers once all its shards do. One without a folder is closed when idle.
         """
         before, self._options = self._options, options
         repository, errors = self._server.repository, list[str]()
@@ -117,7 +117,7 @@ class Ingress:
         return ShardedModel(path, manifests, decoder)
 
     def _load(self, name: str, number: int, renew: bool) -> None:
-        """Load a version unless loaded; `renew` gives its shards new options."""
+        """Load a version unless it is loaded; `renew` gives its shards new options."""
         repository = self._server.repository
         path = self._config.model_repository / name / str(number)
         version = repository.routes.by_key.get((name, number))

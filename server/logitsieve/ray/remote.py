@@ -1,4 +1,4 @@
-"""A decoder over replicas of a shard on Ray: if one fails, another is asked."""
+"""A decoder over the replicas of a shard. If one fails, it asks another."""
 
 import logging
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from logitsieve.utils.deadline import time_left
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.02  # before another replica is asked
-START_S = 300.0  # for replicas to start
+START_S = 300.0
 
 
 class RayShardDecoder:
-    """Answers by the Serve handle of the index with this digest; thread-safe.
+    """Answers through a handle of Ray Serve. Thread-safe.
 
-    Unavailable if no replica answers within `patience_s`, or the time left.
+    Unavailable if no replica answers within `patience_s`, or within the time left.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RayShardDecoder:
         self._clock, self._pause = clock, pause
 
     def warm(self) -> None:
-        """Wait for the first answer; IndexUnreadable for another index."""
+        """Wait for the first answer. IndexUnreadable if the digest is another."""
         digest = self._until(START_S, lambda left: self._handle.digest.remote())
         if digest != self._digest:
             reason = f"its replicas have opened an index with digest {digest[:12]}"
@@ -65,7 +65,7 @@ class RayShardDecoder:
                 with suppress(Exception):  # it may have ended meanwhile
                     response.cancel()
                 break
-            except Exception as error:  # of any kind: this replica did not answer
+            except Exception as error:  # Ray has many kinds; this replica did not answer
                 log.warning("shard %s: another replica: %r", self._digest[:12], error)
                 self._pause(max(0.0, min(AGAIN_S, deadline - self._clock())))
         raise Unavailable(f"shard {self._digest[:12]}: no replica answered in {seconds:.3g} s")

@@ -1,4 +1,4 @@
-"""Shards on Ray Serve: an application for each, named by its digest, so that old ones run on."""
+"""Shards on Ray Serve. Each is an application named by its digest, so that old ones run on."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ PREFIX = "logitsieve-shard"
 DEPLOYMENT = "shard"
 ONGOING = 2  # calls of a replica per thread
 
-# The server limits requests. Calls are computed in threads, without another event loop.
+# Sizes are limited by the server. Replicas compute in threads, and need no other event loop.
 ENVIRONMENT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1),
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
@@ -35,7 +35,7 @@ TOO_LATE = "the time of a call was over before its replica could compute it"
 
 
 class ShardReplica:
-    """A process with a warm shard; `threads` calls compute at a time."""
+    """A process with a warm shard, which computes `threads` calls at a time."""
 
     def __init__(
         self, path: str, threads: int, verify: Literal["full", "sizes"], kernel_cache: Path | None
@@ -50,7 +50,7 @@ class ShardReplica:
     async def ask(
         self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], left_s: float
     ) -> Any:
-        """Return a method's reply or error within `left_s` seconds."""
+        """Return a method's reply or error."""
         deadline = monotonic() + left_s
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._answer, method, args, options, deadline)
@@ -81,10 +81,7 @@ def app_names(version: Path, manifests: Sequence[Manifest]) -> list[str]:
 def run_shards(
     version: Path, names: Sequence[str], config: ServeConfig, options: RayOptions
 ) -> None:
-    """Run the shards of a version until all are ready; Unavailable if Ray Serve cannot.
-
-    Running shards get these options.
-    """
+    """Wait until all shards of a version run with these options. Unavailable if they cannot."""
     targets = [
         serve.RunTarget(target=_application(folder, config, options), name=name, route_prefix=None)
         for folder, name in zip(shard_folders(version), names, strict=True)
@@ -104,7 +101,7 @@ def running(names: Sequence[str]) -> bool:
 
 
 def handle_of(name: str) -> Any:
-    """Return a shard's handle, by gRPC: Ray's object store takes twice the time."""
+    """Return a shard's handle that uses gRPC, since Ray's object store takes twice the time."""
     handle = serve.get_deployment_handle(DEPLOYMENT, app_name=name)
     return handle.options(
         _by_reference=False, request_serialization="pickle", response_serialization="pickle"

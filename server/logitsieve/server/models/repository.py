@@ -53,7 +53,7 @@ def open_configured(path: Path, config: ServeConfig, progress: Progress) -> Open
 
 
 class Repository:
-    """The versions of a folder. Any thread may change them but the event loop, as a change may wait."""
+    """A folder's versions. Any thread but the event loop may change them, since changes wait."""
 
     def __init__(
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
