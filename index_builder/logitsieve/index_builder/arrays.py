@@ -1,6 +1,6 @@
-"""Arrays in files: `.npy`, a folder of numbered shards, `.safetensors:name`, `.npz:name`, `.gguf`.
+"""Reads arrays from `.npy`, folders of numbered shards, `.safetensors:name`, `.npz:name`, `.gguf`.
 
-Files are mapped, except members of an `.npz`, and never unpickled.
+Files are mapped, except for `.npz`, and never unpickled.
 """
 
 import logging
@@ -24,17 +24,17 @@ from logitsieve.utils.stored import KINDS, StoredMatrix
 TYPES = "float16, float32, float64 or bfloat16 (or its uint16 view)"
 FILES = f"FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME, of {TYPES}"
 FORMS = f"a folder of numbered .npy files, {FILES}"
-SHAPES = {"weight": "[V, D]", "bias": "[V]"}  # of arrays that no folder holds
+SHAPES = {"weight": "[V, D]", "bias": "[V]"}
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 ROUNDED_AT_ONCE = 1 << 20
 GGUF = ".gguf"
-BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has a word a line
+BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has one word per line
 
 logger = logging.getLogger(__name__)
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
-    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`, mapped; InvalidRequest names `field`."""
+    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`. InvalidRequest names `field`."""
     path, name = _split(source)
     match path.suffix:
         case ".npy":
@@ -55,7 +55,7 @@ def map_arrays(source: Path | str, field: str) -> list[np.ndarray]:
 
 
 def reserve(file: Path, array: np.memmap, start: int, stop: int) -> None:
-    """Reserve rows of the mapped `array` on disk: OSError if it is full, not SIGBUS in use."""
+    """Reserve disk space for rows of a mapped `array`; without it, a full disk raises SIGBUS."""
     row = array.strides[0]
     with name_in_errors(file), file.open("r+b") as stream:
         os.posix_fallocate(stream.fileno(), array.offset + start * row, (stop - start) * row)
@@ -137,7 +137,7 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = (reason_of(error) or type(error).__name__).splitlines()[0][:200]
     if (kind := kind_of(path)) and path.suffix not in kind:
         reason = f"it is {kind}"
-    if "allow_pickle" in reason or "Python objects" in reason:  # advice for callers of numpy
+    if "allow_pickle" in reason or "Python objects" in reason:  # numpy's advice to programmers
         reason = "not an array of numbers"
     got = reason if str(path) in reason else f"{path}: {reason}"
     return InvalidRequest(field, got, _forms(field))
@@ -148,9 +148,9 @@ def _forms(field: str) -> str:
 
 
 def matrix(weight: ArrayLike, dtype: str) -> np.ndarray:
-    """Return [V, D] of `dtype`: a name of STORED, or "given" for its own half type, else float32.
+    """Return [V, D] as `dtype`, a name in STORED; "given" keeps half types, others become float32.
 
-    bfloat16 becomes uint16 bits. InvalidRequest for another form, NaN, or numbers that overflow.
+    bfloat16 is stored as uint16. InvalidRequest for another shape, NaN, or overflow.
     """
     array = load_array(weight, "weight") if isinstance(weight, (str, Path)) else weight
     if np.ndim(array) != 2:
@@ -176,7 +176,7 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int, dim: int = 0) -> Float32:
-    """Return the bias [V]; `dim` numbers hint at a transposed weight."""
+    """Return the bias [V]; one of `dim` numbers suggests a transposed weight."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias
@@ -189,7 +189,7 @@ def vector(bias: ArrayLike | None, vocab_size: int, dim: int = 0) -> Float32:
 
 
 def if_turned(got: int, other: int) -> str:
-    """Return what explains a size that is the weight's other one."""
+
     return " (is the weight transposed?)" if got == other else ""
 
 
@@ -227,10 +227,10 @@ def _stored_as(dtype: str, rows: np.ndarray, field: str) -> np.ndarray:
 def gguf_output_layer(
     path: Path | str, bias: ArrayLike | None, vocabulary: Sequence[str] | None
 ) -> tuple[ArrayLike | StoredMatrix, ArrayLike | None, Sequence[str] | None]:
-    """Read the layer of a GGUF file, with its tokens as words unless a `vocabulary` is given.
+    """Read weight, bias and (unless given) `vocabulary` from a GGUF file.
 
-    The matrix is mapped as stored, or float32 if the index has no such rows. InvalidRequest names
-    `weight` if the file cannot be used, `bias` if one is given.
+    The matrix is mapped as it is, or float32 if an index cannot store its type. InvalidRequest
+    names `weight` if the file cannot be used, `bias` if one is given.
     """
     from logitsieve.llamacpp.model_file import GgufModel  # loads numba
 
@@ -252,7 +252,7 @@ def gguf_output_layer(
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:
-    """Check for a GGUF file by its name or, whatever its name, its first bytes."""
+    """Recognise a GGUF file by its name or its first bytes."""
     if not isinstance(weight, str | Path):
         return False
     return str(weight).endswith(GGUF) or begins_with(Path(weight), b"GGUF")

@@ -1,4 +1,4 @@
-"""`build`: fit an index to a frozen softmax and the contexts it meets."""
+"""The function `build`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logitsieve.index import Index
 
 SCRATCH = ".tmp-build-"
-LEAST_P1 = 0.95  # of a default head built without a target; below it, a warning
+LEAST_P1 = 0.95  # a default head built without a target warns if its P@1 is lower
 
 SAME_TEXT = (
     "%s: no `heldout` contexts of unseen text are given. The last tenth judges, and each miss "
@@ -53,17 +53,17 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
-    StoredMatrix; half types and blocks are stored unchanged unless `config.dtype` says otherwise.
-    `out` is a new <name>/<version>.
+    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
+    `out` is a new folder <name>/<version>.
 
-    `heads` default to full, screen and sketch; the screen is left out, with a warning, if the head
-    sketch is cheaper. Without `contexts` full and sketch are built, unmeasured and with wider
-    bounds. `heldout` are contexts of unseen texts; the worst decides. Without them the last
-    tenth of `contexts` judges, and misses count twice.
+    `heads` default to full, screen and sketch; a warning says that the screen is left out if the
+    sketch is cheaper. Without `contexts`, full and sketch are built, unmeasured and with wider
+    bounds. `heldout` are contexts of unseen texts, of which the worst decides. Without them, the
+    last tenth of `contexts` judges, and misses count twice.
 
-    `target_precision`, {"p1": 0.998, "p5": 0.99}, searches the cheapest screen that meets it.
-    Unless `best_effort`, InvalidRequest if the held-out contexts cannot show that, TargetNotReached
-    if no screen does.
+    `target_precision`, such as {"p1": 0.998, "p5": 0.99}, searches for the cheapest screen that
+    meets it. Unless `best_effort`, InvalidRequest is raised if the held-out contexts are too few to
+    show that, TargetNotReached if no screen meets it.
 
     `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
     (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument.
@@ -81,9 +81,9 @@ def build(
     if config.reproducible and target is not None:
         allowed = "a build without a target_precision, whose search goes by measured times"
         raise InvalidRequest("reproducible", True, allowed)
-    out = new_path(out)  # refused before hours of fitting, not after
+    out = new_path(out)  # refuses before hours of fitting, not after
     softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
-    # Hashed before anything reads W: the fitted and the written numbers must be these.
+    # The hash comes first: all numbers that are fitted or written must be the hashed ones.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
     options = {
         "softmax": softmax,
@@ -131,7 +131,7 @@ def _fit(
     from logitsieve.index_builder.workers import Workers, in_threads
 
     config, target, dim = options["config"], options["target"], options["softmax"].dim
-    parent = next(folder for folder in out.parents if folder.is_dir())  # makes no parents
+    parent = next(folder for folder in out.parents if folder.is_dir())
     remove_stale(parent, SCRATCH)
     with (
         tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,

@@ -1,4 +1,4 @@
-"""Measure an index's heads on this machine: calibration.json (docs/building.md has its fields)."""
+"""Measures an index's heads on this machine, for calibration.json (see docs/building.md)."""
 
 import platform
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,27 +25,27 @@ from logitsieve.kernels.topk.merge import VALUE, best_pairs
 from logitsieve.utils.options import Progress, no_progress
 
 BEAMS = 5
-PAIRS = 10  # of a group: two for each hypothesis, since one of them may end it
+PAIRS = 10  # two for each beam, as one of them may end it
 
 
 class Steps(NamedTuple):
-    """The pairs of a group that are among the exact step's, and the errors of log Z."""
+    """The precision of a head's beam steps: of (hypothesis, id) pairs, and of log Z."""
 
-    mean: float  # share of pairs
-    low: float  # its one-sided 95 % bound
-    same: float  # share of groups with the exact pairs in their order
-    log_z_error: float  # root mean square, nats
+    mean: float  # share of the pairs that an exact step has, too
+    low: float  # lower 95 % bound of the mean
+    same: float  # share of groups with the pairs of an exact step, in their order
+    log_z_error: float  # root mean square, in nats
 
 
 class StepJudge:
-    """Groups of contexts in blocks [N, D] with their exact steps."""
+    """Exact beam steps of groups of BEAMS contexts."""
 
     def __init__(self, full: Head, blocks: Iterable[Float32]) -> None:
         groups = (block for block in blocks if len(block) >= BEAMS)
         self._truths = [(each, full.best_with_log_z(each, _pairs_of(full))) for each in groups]
 
     def judge(self, head: Head) -> Steps | None:
-        """Return its precision, or None without a group."""
+
         shares, same, errors = [], [], []
         for block, truth in self._truths:
             found = head.best_with_log_z(block, truth.ids.shape[1])
@@ -63,7 +63,7 @@ class StepJudge:
 
 
 def step_us(head: Head, hidden_states: Float32, batch: int, limit_ns: int) -> float:
-    """Return microseconds a row of `best_with_log_z` for the pairs of a step, as `us_per_row`."""
+    """Return the time of a beam step, in microseconds per row."""
     k = _pairs_of(head)
     head.best_with_log_z(hidden_states[:1], k)
     return least_us(
@@ -76,7 +76,7 @@ def _pairs_of(head: Head) -> int:
 
 
 def _pairs(best: BestWithLogZ) -> Int32:
-    """Return the hypothesis and the id of each group's pairs, [G, K, 2]."""
+    """Return each group's pairs of a hypothesis and an id, [G, K, 2]."""
     groups, k = len(best.ids) // BEAMS, best.ids.shape[1]
     rows = groups * BEAMS
     parents, places = np.empty((groups, k), np.int32), np.empty((groups, k), np.int32)
@@ -89,17 +89,17 @@ def _pairs(best: BestWithLogZ) -> Int32:
 
 
 TIMED_ROWS = 2048
-BATCH_NS = LIMIT_NS // 2  # of timed calls of one batch size
+BATCH_NS = LIMIT_NS // 2  # for timed calls of one batch size
 JUDGED_ROWS = 256
-STEP_ROWS = 250  # of a block of beam steps
-STEP_PRODUCTS = 1 << 37  # multiplications with W to judge beam steps
-JUDGED_LOGITS = 1 << 28  # of all rows, unless a target needs more
-NEVER = -1.0  # `escalate` that leaves no row to the fallback
+STEP_ROWS = 250
+STEP_PRODUCTS = 1 << 37  # most multiplications to judge beam steps
+JUDGED_LOGITS = 1 << 28  # most logits to judge heads, unless there is a target
+NEVER = -1.0  # the `escalate` that leaves no row to the fallback
 LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
 LIBRARIES = ("logitsieve", "numpy", "numba")
 
-Entry = dict[str, Any]  # of `points`
-Times = dict[int, float]  # rows a call -> microseconds a row
+Entry = dict[str, Any]  # of calibration.json's `points`
+Times = dict[int, float]  # rows per call -> microseconds per row
 
 
 class Bench:
@@ -111,14 +111,14 @@ class Bench:
         progress: Progress = no_progress,
         each: Each = in_turn,
     ) -> None:
-        """Report ("judge", contexts done, all) while `full` answers; `each` runs all calls."""
+        """Judge by the answers of `full`; `each` runs the calls."""
         done = 0
 
         def blocks() -> Iterator[Float32]:
             nonlocal done
             for block in heldout.blocks(JUDGED_ROWS):
                 yield block
-                if done < heldout.rows:  # later passes are the heads'
+                if done < heldout.rows:  # progress is that of `full`, which is the first to pass
                     done += len(block)
                     progress("judge", done, heldout.rows)
 
@@ -160,7 +160,7 @@ class Bench:
         ]
 
     def stepping(self, head: Head, least: float) -> Head | None:
-        """Return the screen `head` with the knobs of its fastest beam steps that reach `least`."""
+        """Return the screen with the knobs for the fastest beam steps as precise as `least`."""
         found: dict[float, Head] = {}
         for escalate in dict.fromkeys((NEVER, head.knobs["escalate"])):
             for error in LOG_Z_ERRORS:
@@ -197,7 +197,7 @@ def calibrate(
     each: Each = in_turn,
     steps: float | None = None,
 ) -> dict[str, Any]:
-    """Measure heads, the first of them `full`, and a screen for `steps` that are so precise."""
+    """Measure heads, the first of them `full`, and screens for beam steps of precision `steps`."""
     bench = Bench(heads[0], heldout, vocab_size, progress, each)
     points: list[Entry] = []
     for done, head in enumerate(heads, start=1):
@@ -221,5 +221,5 @@ def machine() -> dict[str, str]:
         try:
             facts[library] = version(library)
         except PackageNotFoundError:
-            continue  # a checkout that is not installed has no version
+            continue  # such as a checkout that is not installed
     return facts

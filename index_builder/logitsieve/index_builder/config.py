@@ -1,4 +1,4 @@
-"""Options of a build, of a sweep and of a capture; each field is a flag of the command."""
+"""Options of builds, sweeps and captures; each field is an option of a command."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,10 +9,10 @@ from logitsieve.utils.floats import STORED
 from logitsieve.utils.options import check_ranges, option
 
 AUTO: Literal["auto"] = "auto"
-GIVEN: Literal["given"] = "given"  # dtype of W: its own, if one of STORED
+GIVEN: Literal["given"] = "given"  # keeps the dtype of W if STORED has it
 
 JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
-WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens that a model reads at once
+WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class ScreenConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig(ScreenConfig):
-    """All options of `build`; InvalidRequest for a value out of range."""
+    """All options of `build`."""
 
     dtype: Literal["given", "float32", "float16", "bfloat16"] = option(
         GIVEN,
@@ -105,7 +105,7 @@ class BuildConfig(ScreenConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneConfig:
-    """Rows and minutes of a sweep; InvalidRequest for a value out of range."""
+    """Options of `tune`."""
 
     rows: int = option(10_000, JUDGES, 1, 10**9)
     minutes: float = option(
@@ -118,7 +118,7 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureConfig:
-    """Number and storage of the contexts; InvalidRequest for a value out of range."""
+    """Options of a capture."""
 
     max_rows: int = option(200_000, "Contexts kept, spread over all that the model sees.", 1, 10**9)
     shard_rows: int = option(65_536, "Contexts in one file.", 1, 10**9)

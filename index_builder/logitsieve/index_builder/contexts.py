@@ -1,4 +1,4 @@
-"""Context vectors to fit and to judge on, more than fit in memory."""
+"""Context vectors, of which there may be more than fit into memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from logitsieve.index_builder.arrays import FORMS, if_turned, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192
-HELD_OUT = 10  # one part in this many is held out
+HELD_OUT = 10  # one context in so many is held out
 
 Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 
 
 class Contexts:
-    """N rows of size D in shards, maybe mapped; read in blocks, InvalidRequest if not finite."""
+    """N rows of size D in shards, which may be mapped. InvalidRequest if they are not finite."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Contexts:
         self.dim = int(self._shards[0].shape[1]) if self._shards else 0
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Float32]:
-        """Yield float32 [n, D] in order, n <= size, each from one shard."""
+        """Yield float32 [n, D] in order, n <= size. A block is part of one shard."""
         for shard, first in zip(self._shards, self._firsts, strict=True):
             for start in range(0, len(shard), size):
                 yield self._read(shard[start : start + size], first + start)
@@ -92,7 +92,7 @@ class Contexts:
         return cls(shards, parts[0].field, firsts)
 
     def spread(self, rows: int, blocks: int) -> Self:
-        """Return at most `rows` rows, in `blocks` contiguous blocks at equal distances."""
+        """Return at most `rows` rows, in contiguous blocks at equal distances."""
         size = rows // blocks
         if self.rows <= rows or size == 0:
             return self.between(0, rows)
@@ -100,7 +100,7 @@ class Contexts:
         return self.joined([self.between(start, start + size) for start in starts])
 
     def split(self) -> tuple[Self, Self]:
-        """Return (to fit on, the last tenth) of 2 rows or more; neighbours resemble each other."""
+        """Return (to fit on, held out). A random part would resemble its neighbours."""
         if self.rows < 2:
             raise InvalidRequest(self.field, f"{self.rows} rows", "2 rows or more, or `heldout`")
         border = self.rows - max(1, self.rows // HELD_OUT)
@@ -118,9 +118,9 @@ class Contexts:
 def open_contexts(
     source: Source, dim: int, field: str = "contexts", vocab_size: int = 0
 ) -> Contexts:
-    """Open contexts of size D from an array or files (arrays.py); InvalidRequest names `field`.
+    """Open contexts of size `dim` from an array or files (arrays.py). InvalidRequest names `field`.
 
-    D = `vocab_size` would be a transposed weight's.
+    A size of `vocab_size` suggests a transposed weight.
     """
     if isinstance(source, Contexts):
         shards = source._shards

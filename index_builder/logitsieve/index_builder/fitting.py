@@ -1,4 +1,4 @@
-"""Inputs and results of fits, exact labels, heads of them, and the choice of operating points."""
+"""What fits share: inputs, results, exact labels, and choices between operating points."""
 
 import math
 import re
@@ -30,18 +30,18 @@ from logitsieve.utils.stored import StoredMatrix
 R = TypeVar("R")
 Choice = TypeVar("Choice", bound=Hashable)
 Bound = Callable[[Float64], float]
-"""The least precision of rows by the share right in each, float64 [H]."""
+"""Returns a lower bound of the precision, given the share that is right in each row [H]."""
 
 COUNTED_ROWS = 1 << 16
-TARGET = 0.99  # P@1 and P@5 of a stored operating point
+TARGET = 0.99  # P@1 and P@5 of stored operating points
 JUDGED = 2048
-LABEL_ROWS = 1024  # of a block of exact labels
+LABEL_ROWS = 1024
 FULL, SKETCH, SVD = "full", "sketch", "svd"
 DEPTH = 5
-SCATTERED = 2  # time of a byte out of order
-NEAR = 0.15  # of the bytes read: a choice between less than that apart goes by time
-MORE_MISSES = 2.0  # on unseen text, for one on text that the model was trained on
-TIMINGS = 5  # of each choice, in turn; the least counts, for load only ever adds
+SCATTERED = 2  # cost of a byte at a random place, relative to one in order
+NEAR = 0.15  # choices whose bytes read differ by less are compared by time
+MORE_MISSES = 2.0  # on unseen text, relative to text that the model was trained on
+TIMINGS = 5  # of each choice, in turn; the shortest counts, since load only adds time
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +64,16 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BuildInputs:
-    """The softmax, contexts and options of a build, checked; contexts may be empty."""
+    """The checked arguments of a build; contexts may be empty."""
 
     softmax: Softmax
     train: Contexts
     heldout: Contexts
     config: BuildConfig = field(default_factory=BuildConfig)
     target: Mapping[str, float] | None = None
-    named: bool = True  # the user named the heads; else those are built that pay
-    unseen: bool = True  # `heldout` was given; else it is the end of the text that is fitted
-    texts: Sequence[slice] = (slice(None),)  # held-out contexts of each text
+    named: bool = True  # the user named the heads; otherwise heads that do not pay are left out
+    unseen: bool = True  # `heldout` was given; otherwise it is the end of the fitted text
+    texts: Sequence[slice] = (slice(None),)  # of `heldout`
     best_effort: bool = False
     progress: Progress = no_progress
     workers: Workers = field(default_factory=Workers)
@@ -84,7 +84,7 @@ class BuildInputs:
 
     @property
     def bound(self) -> Bound:
-        """The lower bound that has to meet a target, of the text with the most misses."""
+        """The bound that must meet a target: that of the worst text."""
         bound = bound_of(self.unseen)
         return lambda share_H: min(bound(share_H[text]) for text in self.texts)
 
@@ -95,15 +95,15 @@ class BuildInputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FitInputs(BuildInputs):
-    """The labels and the sample to fit to, and the heads fitted before; labels come best first."""
+    """Adds labels, best first, a sample of the contexts, and the heads fitted so far."""
 
     labels: np.ndarray  # [N, K]
     heldout_labels: np.ndarray  # [H, K or more]
     sample: Float32  # [S, D]
     sample_rows: Int64  # [S] numbers of the sampled contexts
     fitted: Mapping[str, FitResult] = field(default_factory=dict)
-    fallback: str = FULL  # the head that answers what others leave
-    rest: Bool | None = None  # [H, K] held-out labels that the fallback finds; None: all
+    fallback: str = FULL
+    rest: Bool | None = None  # [H, K] whether the fallback finds the label; None: always
 
 
 def bound_of(unseen: bool) -> Bound:
@@ -111,7 +111,7 @@ def bound_of(unseen: bool) -> Bound:
 
 
 def same_text_bound(share_H: Float64) -> float:
-    """Return the lower 95 % bound if the model was trained on this text (docs/building.md)."""
+    """Return a lower 95 % bound if the model was trained on this text (docs/building.md)."""
     return max(0.0, 1 - MORE_MISSES * (1 - lower_bound(share_H)))
 
 
@@ -124,7 +124,7 @@ def part_name(head: str) -> str:
 def heads_of(
     softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
 ) -> dict[str, Head]:
-    """Make `full` and the fitted heads at their operating points; earlier ones are fallbacks."""
+    """Make `full` and the fitted heads; earlier ones are fallbacks of later ones."""
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
     return make_heads(HEADS, softmax, parts, knobs, 1, fallback)
@@ -145,7 +145,7 @@ def shared_heads(
 
 
 def at_grades(softmax: Softmax, fitted: Mapping[str, FitResult]) -> list[Shared[Head]]:
-    """Return the head `sketch`, if it is fitted, at each of GRADES that it has."""
+    """Return the head `sketch`, if it is fitted, at each of its GRADES."""
     if SKETCH not in fitted:
         return []
     at = (replace(fitted[SKETCH], knobs={"max_error": grade}) for grade in GRADES)
@@ -163,7 +163,7 @@ def _make_head(stored: np.ndarray, bias: Float32, *rest: Any) -> Head:
 
 
 def each_by(workers: Workers, heads: Iterable[Shared[Head]]) -> Each:
-    """Return what spreads calls of `heads` over the workers, and makes those of others here."""
+    """Return a function that runs calls of `heads` on the workers, and others in this thread."""
     known = {id(each.value): each for each in heads}
 
     def each(
@@ -177,7 +177,7 @@ def each_by(workers: Workers, heads: Iterable[Shared[Head]]) -> Each:
 
 
 def cheapest(read: Mapping[Choice, float], us: Callable[[Choice], float] | None = None) -> Choice:
-    """Return the choice that reads the fewest bytes; with `us`, the fastest within NEAR of it."""
+    """Return the choice with the fewest bytes read; with `us`, the fastest of those NEAR it."""
     least = min(read.values())
     near = [choice for choice, number in read.items() if number <= (1 + NEAR) * least]
     if len(near) == 1 or us is None:
@@ -206,7 +206,7 @@ def bytes_read(inputs: BuildInputs, fitted: Mapping[str, FitResult], name: str) 
 
 
 def sample_rows(rows: int, most: int, seed: int) -> Int64:
-    """int64 [S], ascending: all rows, or one drawn from each of `most` equal cells."""
+    """Return all rows, or one drawn from each of `most` equal cells; [S], ascending."""
     most = max(1, most)
     if rows <= most:
         return np.arange(rows, dtype=np.int64)
@@ -223,7 +223,7 @@ def label_counts(inputs: FitInputs) -> Int64:
 
 
 def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
-    """(hidden_states [H, D], labels [H, K]): held-out, at equal distances, best labels first."""
+    """Return held-out contexts at equal distances [H, D], with labels [H, K]."""
     rows = inputs.heldout.rows
     count = min(JUDGED, rows)
     taken = np.arange(count) * rows // count
@@ -232,7 +232,7 @@ def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
 
 
 def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
-    """Return the least n >= needed_HK for `target` of all labels and of the best ones alone."""
+    """Return the least n that suffices for `target` of all labels, and of the best ones alone."""
     values = (np.sort(needed, axis=None) for needed in (needed_HK[:, 0], needed_HK))
     return max(int(each[int(np.ceil(target * each.size)) - 1]) for each in values)
 
@@ -240,7 +240,7 @@ def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
 def exact_labels(
     inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
 ) -> np.ndarray:
-    """Return [N, K] ids of the head's top `depth`, mapped; InvalidRequest names a context."""
+    """Return the head's top `depth` ids of all contexts [N, K], in a mapped file."""
     dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))

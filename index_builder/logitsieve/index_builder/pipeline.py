@@ -1,4 +1,4 @@
-"""The steps of a build, in order: label, fit, calibrate, write."""
+"""The steps of a build: label, fit, calibrate, write."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -62,7 +62,7 @@ SKETCH_NOTE = (
     "the head sketch takes no less time than all logits, so it is left out; name it in `heads` to"
     " have it"
 )
-EVALUATED = 10  # answers at which held-out precision is judged, at most
+EVALUATED = 10  # largest k of held-out precision
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
 
@@ -75,7 +75,7 @@ def run(
     scratch: Path,
 ) -> Index:
     config, softmax, progress = inputs.config, inputs.softmax, inputs.progress
-    with threadpool_limits(config.threads, "blas"):  # so that sums are equal everywhere
+    with threadpool_limits(config.threads, "blas"):  # so that sums do not depend on the machine
         fitted, fallback, notes = _fit(inputs, names, scratch)
         shared = shared_heads(softmax, fitted, fallback)
         heads = {name: each.value for name, each in shared.items()}
@@ -119,10 +119,10 @@ def run(
 def _fit(
     inputs: BuildInputs, names: Sequence[str], scratch: Path
 ) -> tuple[dict[str, FitResult], str, dict[str, str]]:
-    """Return the fitted heads, the one that answers for others, and notes on heads left out.
+    """Return the fitted heads, the fallback, and notes on heads that are left out.
 
-    A screen is compared with the sketch, unless the softmax is steep: a sketch reads little then,
-    but short lists less, and they are fitted in little time.
+    A screen has to beat the sketch, unless the softmax is steep. Then a sketch reads little, but
+    short lists read even less, and take little time to fit.
     """
     fitted: dict[str, FitResult] = {}
     asked, notes = inputs.config.fallback, dict[str, str]()
@@ -159,9 +159,9 @@ def _fit(
 def _found_by_svd(
     inputs: FitInputs, fitted: Mapping[str, FitResult], other: str, scratch: Path
 ) -> Bool | None:
-    """Return the held-out labels [H, K] that svd finds, or None if `other` is the better fallback.
+    """Return whether svd finds each held-out label [H, K], or None if `other` is a better fallback.
 
-    It is, unless svd was asked for, if svd misses the target precision or takes longer.
+    Unless svd was asked for, it must meet the target precision and be faster than `other`.
     """
     heads = shared_heads(inputs.softmax, fitted)
     judged = at_equal_precision(inputs, heads[SVD], scratch)
@@ -178,9 +178,9 @@ def _found_by_svd(
 def _paying_screen(
     inputs: BuildInputs, sketch: FitResult, prepared: Callable[[], FitInputs], scratch: Path
 ) -> tuple[FitResult | None, str]:
-    """Return a screen, or None if the sketch is cheaper at equal precision, and a note.
+    """Return a screen (None if the sketch is cheaper at equal precision), and a note.
 
-    The sketch is judged, and answers what the screen leaves, at the largest of GRADES.
+    The sketch is used at the largest of GRADES, both alone and as the screen's fallback.
     """
     name, named = SKETCH, inputs.named
     fitted = {name: replace(sketch, knobs={"max_error": GRADES[-1]})}
@@ -233,7 +233,7 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 def check_heads(
     heads: Sequence[str] | None, targeted: bool, contexts: bool = True, fallback: str = AUTO
 ) -> tuple[str, ...]:
-    """Return `full` and then `heads` (or the defaults), each once; InvalidRequest names one."""
+    """Return `full`, then `heads` or the defaults, each once. InvalidRequest names a bad one."""
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:

@@ -1,9 +1,9 @@
-"""Turn inner products with a bias into angles: the vectors hashed in place of W's rows.
+"""Turns inner products with a bias into angles, for hashing.
 
-logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. Neyshabur, Srebro
-2015, On Symmetric and Asymmetric LSHs for Inner Product Search: with sqrt(M^2 - ||w~||^2) appended
-to w~ and 0 to h~ angles order like inner products. M may belong to a range of norms (Yan et al.
-2018, Norm-Ranging LSH). Rows are scaled to length 1.
+logit_i = w~_i . h~ with w~ = [w; b / beta] and h~ = [h; beta], for any beta > 0. If w~ is extended
+by sqrt(M^2 - ||w~||^2) and h~ by 0, angles order like inner products (Neyshabur, Srebro 2015, On
+Symmetric and Asymmetric LSHs for Inner Product Search). Each range of norms may have its own M (Yan
+et al. 2018, Norm-Ranging LSH). Rows are scaled to length 1.
 
 Shape letters: U rows, J = L N planes.
 """
@@ -19,22 +19,24 @@ from logitsieve.heads._base.head import Softmax
 from logitsieve.kernels.pool import run_slices
 from logitsieve.kernels.retrieval.hash_tables import simhash_codes
 
-COSINE = 0  # ranges of norms: 0 ignores norms,
-MIPS = 1  # 1 has one M for all,
-RANGED = 16  # more have one M each, for equally many rows
-HEADROOM = 1.2  # of the single M, so that rows may grow before all are hashed again
+# Numbers of ranges of norms.
+COSINE = 0  # norms are ignored
+MIPS = 1  # one M for all rows
+RANGED = 16  # ranges of equally many rows
+HEADROOM = 1.2  # of the single M, so that rows may grow before all must be hashed again
 BLOCK_ROWS = 8192
-STEPS = 100  # of a golden-section search
+STEPS = 100
 
 
 def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
     """Return the beta > 0 that minimises max ||w~|| sqrt(power + beta^2); `power` is E ||h||^2.
 
-    A row's square, (|w|^2 + b^2 / x) (power + x) of x = beta^2, is convex and least at center.
+    A row's square is (||w||^2 + b^2 / x) (power + x) with x = beta^2. It is convex in x, so the
+    largest of all rows is, too, and golden-section search finds its minimum.
     """
     curved = (bias_V != 0) & (squares_V > 0)
     if power <= 0 or not curved.any():
-        return 1.0  # without a bias, any beta
+        return 1.0  # all are equally good
     squares_V, bias_V = squares_V[curved], bias_V[curved]
     centers = np.abs(bias_V) * np.sqrt(power) / np.sqrt(squares_V)
 
@@ -54,7 +56,7 @@ def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A map from rows of W to vectors of one length; `largest` [V] is each row's M."""
+    """Maps rows of W to vectors of length 1; `largest` [V] is each row's M."""
 
     softmax: Softmax
     ranges: int
@@ -64,7 +66,7 @@ class Reduction:
 
     @classmethod
     def of(cls, softmax: Softmax, squares_V: Float64, ranges: int, beta: float) -> Reduction:
-        """Reduce a softmax with that many ranges of norms; `squares_V` are ||w||^2."""
+        """Make the map of a softmax; `squares_V` are ||w||^2."""
         norms = np.sqrt(squares_V + (softmax.bias.astype(np.float64) / beta) ** 2)
         largest = norms.copy()
         if ranges == MIPS:
@@ -75,7 +77,7 @@ class Reduction:
         return cls(softmax, ranges, beta, norms, np.where(largest > 0, largest, 1.0))
 
     def vectors(self, rows_U: Int64) -> Float32:
-        """Return float32 [U, X] of length 1: rows of W, biases, and the rest of the norm M."""
+        """Return the vectors of these rows, float32 [U, X]."""
         vectors = np.empty((len(rows_U), self.softmax.dim + 2), np.float32)
         for start in range(0, len(rows_U), BLOCK_ROWS):
             rows = rows_U[start : start + BLOCK_ROWS]
@@ -88,7 +90,7 @@ class Reduction:
 def lift(
     weight_UD: Float32, bias_U: Float32, norms_U: Float64, largest_U: Float64, out_UX: Float32
 ) -> None:
-    """Fill out with [w; b; rest of the norm ||[w; b]|| to M] / M, M the row's own `largest`."""
+    """Set out = [w; b; sqrt(M^2 - norm^2)] / M, where M is the row's `largest`."""
     scale = 1 / largest_U
     out_UX[:, :-2] = weight_UD * scale[:, None]
     out_UX[:, -2] = bias_U * scale
@@ -97,6 +99,7 @@ def lift(
 
 def squared_norms(softmax: Softmax) -> Float64:
     """Return ||w||^2 [V], in float64."""
+
     squares = np.empty(softmax.vocab_size)
     for start in range(0, softmax.vocab_size, BLOCK_ROWS):
         block = softmax.rows(slice(start, start + BLOCK_ROWS)).astype(np.float64)
@@ -107,7 +110,7 @@ def squared_norms(softmax: Softmax) -> Float64:
 def augmented(softmax: Softmax) -> Float32:
     """Return [V, D+2] unit rows [w; b; sqrt(M^2 - ||[w; b]||^2)] / M, M the largest norm of [w; b].
 
-    With the query [h; 1; 0] the largest logit is the smallest distance and the smallest angle.
+    For the query [h; 1; 0], the largest logit has the smallest distance and the smallest angle.
     """
     rows = np.empty((softmax.vocab_size, softmax.dim + 2), np.float32)
     squares_V = np.einsum("vd,vd->v", softmax.weight, softmax.weight, dtype=np.float64)
@@ -120,7 +123,7 @@ def augmented(softmax: Softmax) -> Float32:
 
 
 def draw_planes(tables: int, bits: int, dim: int, seed: int) -> Float32:
-    """Draw Gaussian planes, float32 [L, N, X]; fewer tables are the first of more."""
+    """Draw Gaussian planes, float32 [L, N, X]. The first tables do not depend on their number."""
     random = np.random.default_rng([seed, bits])
     return random.standard_normal((tables, bits, dim + 2), np.float32)
 
@@ -132,7 +135,7 @@ def query_planes(planes_LNX: Float32, beta: float) -> tuple[Float32, Float32]:
 
 
 def hash_vectors(vectors_UX: Float32, planes_LNX: Float32, threads: int) -> Int32:
-    """Return the bucket of every vector in every table, int32 [U, L]."""
+    """Return each vector's bucket in each table, int32 [U, L]."""
     codes = np.empty((len(vectors_UX), len(planes_LNX)), np.int32)
     shifts = np.zeros(planes_LNX.shape[0] * planes_LNX.shape[1], np.float32)
 

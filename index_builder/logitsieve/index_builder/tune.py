@@ -1,4 +1,4 @@
-"""`tune`: sweep the knobs of every head of an index into its table of operating points."""
+"""The function `tune`, which sweeps the knobs of an index's heads."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def tune(
 ) -> Index:
     """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
-    Use other `contexts` than the fit did: precisions are measured on them. Each head's grid is the
-    product of its knobs' `tried` values. Only calibration.json differs: it gets the undominated
-    points and the stored ones. One thread; `progress` as in `build`. InvalidRequest names the
-    argument, IndexUnreadable the file.
+    Precisions are measured on `contexts`, which must not be those of the fit. Each head's grid is
+    the product of its knobs' `tried` values. Only calibration.json changes, to the points of the
+    stored settings and all undominated points. It runs on one thread. `progress` is as in `build`.
+    InvalidRequest names the argument, IndexUnreadable the file.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index
     from logitsieve.index_builder.calibrate import Bench
 
     config, progress = config or TuneConfig(), to_progress(progress, "tune")
-    out = new_path(out)  # refused before minutes of measuring, not after
+    out = new_path(out)  # refuses before minutes of measuring, not after
     opened = open_index(index, progress=progress)
     heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
     bench = Bench(opened.head("full"), heldout, opened.vocab_size, progress)
@@ -88,7 +88,7 @@ def _points(index: Index) -> list[Head]:
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
-    """Yield all other settings, shuffled, the heads in turns: a short sweep tries some of each."""
+    """Yield all other settings, shuffled and heads in turn, so that a short sweep tries all heads."""
     grids = [list(_grid(head)) for head in stored]
     for grid in grids:
         random.Random(0).shuffle(grid)
@@ -104,9 +104,9 @@ def _grid(head: Head) -> Iterator[Head]:
     for setting in product(*values):
         try:
             other = head.with_knobs(**dict(zip(head.knob_table, setting, strict=True)))
-        except InvalidKnob:  # only larger indexes allow it
+        except InvalidKnob:  # the index is too small for it
             continue
-        if dict(other.knobs) not in seen:  # the index may have limited it
+        if dict(other.knobs) not in seen:  # the head may have lowered a knob
             seen.append(dict(other.knobs))
             yield other
 

@@ -1,7 +1,6 @@
-"""Spread calls over an executor; results equal a single thread's bit for bit.
+"""Spreads calls over an executor. Results have the bits of a single thread's.
 
-Calls share large objects: another process makes each object once, from arrays that it gets once.
-Every call uses one thread for matrix products.
+Calls share a large object, which other processes make once, from arrays that are sent once.
 """
 
 import os
@@ -24,28 +23,28 @@ from logitsieve.index_builder.arrays import save
 T = TypeVar("T")
 R = TypeVar("R")
 
-HELD = 2
-AHEAD = 2  # calls per worker that begin before the first has ended
+HELD = 2  # objects kept by another process
+AHEAD = 2  # calls submitted ahead, per worker
 
 
 class SharingExecutor(Executor):
-    """An executor that sends an array to its workers once, for all calls."""
+    """An executor that can send an array to its workers once, for all calls."""
 
     @property
     @abstractmethod
     def workers(self) -> int:
-        """The number of calls that run at once."""
+        """The number of calls that run in parallel."""
 
     @abstractmethod
     def share(self, array: np.ndarray) -> Any:
-        """Return a stand-in for `array` as an argument of `submit`; the call gets the array."""
+        """Return what `submit` takes in place of `array`; the call receives the array."""
 
 
 @dataclass(frozen=True)
 class Shared(Generic[T]):
-    """A call's object: `value` in this process, `make(*arrays, *options)` in another.
+    """An object that calls share: `value` here, `make(*arrays, *options)` in another process.
 
-    `make` and the called function must be importable from a module.
+    `make` and the called function must be importable.
     """
 
     value: T = field(compare=False)
@@ -56,7 +55,7 @@ class Shared(Generic[T]):
 
 
 class Workers:
-    """Makes calls by an executor, or in this thread; arrays for other processes go to `scratch`."""
+    """Runs calls on an executor, or in this thread; shares arrays by files in `scratch`."""
 
     def __init__(self, executor: Executor | None = None, scratch: Path | None = None) -> None:
         self._executor, self._scratch = executor or _ThisThread(), scratch
@@ -111,7 +110,7 @@ def is_here(executor: Executor | None) -> bool:
 
 @contextmanager
 def in_threads(executor: Executor | None, threads: int) -> Iterator[Executor | None]:
-    """Yield the executor or, without one, `threads` threads of this process; None for one."""
+    """Yield the executor or, without one, a pool of `threads` threads (None if it is one)."""
     if executor is not None or threads == 1:
         yield executor
         return
@@ -120,7 +119,7 @@ def in_threads(executor: Executor | None, threads: int) -> Iterator[Executor | N
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Limit matrix products to one thread: more threads sum in another order."""
+    """Limit matrix products to one thread, because more threads sum in another order."""
     return cast(AbstractContextManager[Any], _libraries().limit(limits=1, user_api="blas"))
 
 

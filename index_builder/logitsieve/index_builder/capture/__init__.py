@@ -12,7 +12,7 @@ __all__ = ["CaptureConfig", "capture"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `capture`, and torch with it, on first use: llama.cpp's contexts need no torch."""
+    """Import `capture` and torch on first use, since llama.cpp's contexts need no torch."""
     if name != "capture":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module("logitsieve.index_builder.capture.pytorch").capture

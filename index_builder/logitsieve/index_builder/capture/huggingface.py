@@ -1,6 +1,6 @@
-"""Open a causal language model in a Hugging Face folder, and text, for `capture`.
+"""Opens a causal language model in a Hugging Face folder, and a text, for `capture`.
 
-It downloads no file, runs no code of the folder, and reads only safetensors weights.
+Nothing is downloaded, no code of the folder runs, and weights must be safetensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch  # noqa: E402  after `require` with its pip line
 from torch import nn  # noqa: E402
 
 MOST = 200  # characters of transformers' errors
-BATCH = 2  # windows: their logits of 250,000 words take half a gigabyte
+BATCH = 2  # windows; with 250,000 words, their logits take half a gigabyte
 logger = logging.getLogger(__name__)
 
 NEEDED = "a folder with config.json, .safetensors and a tokenizer of a causal language model"
@@ -37,8 +37,8 @@ def open_folder(
 ) -> tuple[nn.Module, Windows]:
     """Open a model in float32, and batches that read `text` (UTF-8, plain or gzipped) once.
 
-    Windows have `window` tokens, at most the model's positions, and begin with the tokenizer's
-    first token. InvalidRequest names the argument.
+    Windows have `window` tokens, at most the model's positions, and begin with the tokenizer's BOS
+    token if it adds one. InvalidRequest names the argument.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -96,7 +96,7 @@ class Windows:
     window: int
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield [B, T] of full windows, then [1, T] of each other one, unpadded."""
+        """Yield [B, T] for full windows, then [1, T] for each that is left, without padding."""
         bos = self.tokenizer.bos_token_id
         begin = [one for one in self.tokenizer("")["input_ids"] if one == bos][:1]
         rows: list[list[int]] = []

@@ -1,7 +1,7 @@
-"""Run a GGUF model in llama.cpp over a text or the primer; record its output layer's inputs.
+"""Runs a GGUF model in llama.cpp over a text or the primer, and records its contexts.
 
-The primer, a short text of many kinds, is for second moments of contexts: bounds for a missing kind
-(a language, code, dialogue) are several times wider.
+The primer has short passages of many kinds, for second moments of contexts. Bounds for a kind that
+is missing (a language, code, dialogue) would be several times wider.
 """
 
 import logging
@@ -34,8 +34,8 @@ from logitsieve.utils.options import Progress, ProgressOption, no_progress, to_p
 SHORTER = "window: got %d, but the model was trained on %d positions: it reads so many"
 TOO_LONG = "a message of %d tokens is left out: with its answer it has to fit into window, %d"
 SEPARATOR = "\n---\n"
-LENGTH = 20  # tokens read of a passage: three times as many save a head 0 to 3 % of its time
-SKIPPED = 4  # too early to tell the kind of text
+LENGTH = 20  # tokens read of a passage; with 60, heads take 0 to 3 % less time
+SKIPPED = 4  # first contexts of a passage, which do not yet depend on the kind of text
 logger = logging.getLogger(__name__)
 
 
@@ -52,14 +52,14 @@ def capture_gguf(
     progress: ProgressOption = "auto",
     executor: Executor | None = None,
 ) -> dict[str, Any]:
-    """Write `out`: `00000.npy` ... (contexts) and `capture.json`; return the latter's contents.
+    """Write contexts (`00000.npy` ...) and `capture.json` to `out`; return the latter's contents.
 
-    The model reads the text once, in windows of `window` tokens that begin with the tokenizer's
-    first token. W h + b are the logits before a softcap. With `chat` each line is a user's message,
-    and the contexts come from the model's greedy answer, at most `window` tokens with its prompt.
-    `text` None reads the primer, enough for `full` and `sketch`. `engine` is as in `open_context`.
+    The model reads the text once, in windows of `window` tokens that begin with the tokenizer's BOS
+    token if it adds one. With `chat`, each line is a user's message, and contexts are those of the
+    model's greedy answer, at most `window` tokens including the prompt. `text` None reads the
+    primer, which suffices for `full` and `sketch`. `engine` is as in `open_context`.
 
-    `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; other
+    `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; its
     processes open `gguf`, each with `threads` threads. InvalidRequest names the argument.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
@@ -110,7 +110,7 @@ def primer() -> tuple[str, ...]:
 
 
 def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
-    """Return contexts [N, D] of the primer by place in a passage: any run has all kinds of text."""
+    """Return the primer's contexts [N, D], sorted by place in a passage, so that kinds alternate."""
     length = min(LENGTH, context.trained_positions)
     stretches = [
         Stretch((context.begin + ids)[:length], SKIPPED)
@@ -122,7 +122,7 @@ def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Floa
 
 
 class Stretch(NamedTuple):
-    """Token ids read from an empty cache; contexts count from place `first`."""
+    """Token ids to read from an empty cache; contexts before place `first` are dropped."""
 
     tokens: list[int]
     first: int
@@ -136,10 +136,7 @@ def read_stretches(
     progress: Progress = no_progress,
     stage: str = "read",
 ) -> Float32:
-    """Return hidden states [N, D], or logits unless `headless`, from each `first` on.
-
-    `progress` gets (`stage`, stretches read, all).
-    """
+    """Return hidden states [N, D], or logits unless `headless`."""
     rows = []
     for number, (tokens, first) in enumerate(stretches):
         rows.append(context.read_alone(tokens, headless=headless)[first:])
@@ -156,7 +153,7 @@ def gguf_primer(
 
 
 def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
-    """Yield the tokens of each line as a chat up to its answer; skip lines too long for one."""
+    """Yield each line as tokens of a chat, up to its answer; skip lines that leave no room for it."""
     none = True
     for chunk in text_chunks(text):
         for line in filter(str.strip, chunk.split("\n")):

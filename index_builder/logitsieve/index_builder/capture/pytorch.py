@@ -1,4 +1,4 @@
-"""Run a PyTorch model over data and record its output layer's inputs: contexts for `build`."""
+"""Runs a PyTorch model over data, and records its output layer's inputs, which are contexts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -25,8 +25,8 @@ from torch import Tensor, nn  # noqa: E402
 
 __all__ = ["CaptureConfig", "capture"]
 
-CHECKED_ROWS = 16  # of the first batch: W h + b is compared with the model's output
-LARGER = 32.0  # times h the logits have to be as many times W h: a cap shows there
+CHECKED_ROWS = 16  # rows of the first batch on which W h + b is compared with the output
+LARGER = 32.0  # factor of h that would reveal a softcap
 CHUNK_ROWS = 8192
 
 
@@ -41,16 +41,15 @@ def capture(
     executor: Executor | None = None,
     load: Callable[[], nn.Module] | None = None,
 ) -> dict[str, Any]:
-    """Write `out`: `00000.npy` ... (contexts), `weight.npy`, `bias.npy`, `capture.json`.
+    """Write contexts (`00000.npy` ...), `weight.npy`, `bias.npy` and `capture.json` to `out`.
 
-    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords; padding
-    would be recorded. `output_layer` is the nn.Linear that makes the logits, or its name; by
-    default the last one called with as many outputs as logits. `progress` gets (stage, rows seen,
-    0). Return the contents of `capture.json`.
+    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords; it must not
+    be padded. `output_layer` is the nn.Linear that makes the logits, or its name; by default, the
+    last one called that has as many outputs as logits. `progress` gets (stage, rows seen, 0).
+    Returns the contents of `capture.json`.
 
-    `executor` runs the batches in parallel; other processes run, on one thread, the model that
-    `load`, a function of a module, makes. InvalidRequest if `out` exists or the model's output is
-    not W h + b.
+    `executor` runs the batches in parallel; its processes make the model by `load`, an importable
+    function, and use one thread. InvalidRequest if `out` exists or the output is not W h + b.
     """
     config, progress = config or CaptureConfig(), to_progress(progress, "capture")
     out, iterator = Path(out), iter(batches)
@@ -145,7 +144,7 @@ def _list(layers: Mapping[str, nn.Linear]) -> str:
 
 
 def _parameters(model: nn.Module, layer: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Return W and b, with the extra bias of Hugging Face's translation models."""
+    """Return W and b, which includes the second bias of Hugging Face's translation models."""
     weight = layer.weight.detach()
     bias = torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()
     more = getattr(model, "final_logits_bias", None)
@@ -174,7 +173,7 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
         )
     ]
     expected, magnitude = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    # Sums of float32, rounded to the model's type.
+    # Sums are float32, and rounded to the model's type.
     sums, eps = torch.finfo(torch.float32).eps, _eps(logits, weight)
     size = expected.square().mean(dim=1, keepdim=True).sqrt()
     tolerance = 8 * (sums * magnitude + eps * (expected.abs() + size))
@@ -183,7 +182,7 @@ def _refuse_unless_linear(weight: Tensor, bias: Tensor, hidden_BD: Tensor, outpu
 
 
 def _refuse_unless_proportional(bias: Tensor, output: Any, larger: Any) -> None:
-    """InvalidRequest unless the outputs for h and LARGER h are W h + b and LARGER W h + b."""
+    """Raise InvalidRequest unless LARGER h gives LARGER W h + b."""
     rows, b = _checked(_logits(output)[..., 0].numel()), bias.double().cpu()
     small, large = (
         _logits(one).reshape(-1, len(bias))[rows].double().cpu() for one in (output, larger)
@@ -215,7 +214,7 @@ def _difference(got: Tensor, expected: Tensor, tolerance: Tensor) -> str:
 
 
 class LayerInputs:
-    """A model that runs one thread at a time; leaving the context restores its `layer`."""
+    """Records the inputs of a model's `layer`. Thread-safe; `with` restores the layer."""
 
     def __init__(self, model: nn.Module, layer: nn.Linear) -> None:
         self._model, self._layer, self._lock = model, layer, Lock()
@@ -238,7 +237,7 @@ class LayerInputs:
         return None if self._times == 1 else ((self._times * hidden_states,), {})
 
     def read(self, batch: Any, times: float = 1.0) -> tuple[Tensor, Any]:
-        """Return h of all rows, and the model's output for `times` h."""
+        """Return h of all rows, and the model's output if the layer gets `times` h."""
         with self._lock, torch.inference_mode():
             self._times = times
             output = call_model(self._model, batch)
@@ -251,7 +250,7 @@ class LayerInputs:
 
     @property
     def once(self) -> bool:
-        """True if the last batch called the layer once: no other context depends on its logits."""
+        """Whether the last batch called the layer once, so that no context depends on logits."""
         return self._calls == 1
 
     def skip_product(self) -> None:

@@ -1,4 +1,4 @@
-"""Texts in chunks of a model's size, and a sample of a stream of contexts in one pass."""
+"""Splits texts into windows of tokens, and samples a stream of contexts in one pass."""
 
 import gzip
 import json
@@ -30,9 +30,9 @@ def write_sample(
     /,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Write a sample of the rows of `blocks`, each [B, D], and `capture.json`; return its contents.
+    """Write a sample of the rows of `blocks` [B, D], and `capture.json`; return the latter.
 
-    InvalidRequest names `batches` if there is no row or a row is not finite.
+    InvalidRequest names `batches` if there are no rows, or one is not finite.
     """
     sample = SpreadSample(folder / "rows.tmp", dim, config.max_rows, config.dtype, config.seed)
     for rows_BD in blocks:
@@ -47,19 +47,22 @@ def write_sample(
 
 
 class SpreadSample:
-    """At most `max_rows` rows in the stream's order; the file `path` has up to twice as many."""
+    """Samples at most `max_rows` rows, in order, by one row from each of equal cells.
+
+    The file `path` holds up to twice as many. When it is full, each two cells become one.
+    """
 
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
         self.seen = self._kept = 0
         self._reserved = 0  # rows with reserved disk space
-        self._cell = 1  # rows of the stream per sampled row
+        self._cell = 1  # rows of a cell
         with name_in_errors(path):
             self._file = np.lib.format.open_memmap(path, "w+", dtype, (2 * max_rows, dim))
 
     def add(self, rows_BD: np.ndarray) -> None:
-        """Add the next rows; InvalidRequest unless they are finite in the file's dtype."""
-        with np.errstate(over="ignore"):  # inf is reported here
+        """Add the next rows. InvalidRequest unless they are finite in the file's dtype."""
+        with np.errstate(over="ignore"):
             rows_BD = rows_BD.astype(self._file.dtype, copy=False)
         if not np.isfinite(rows_BD).all():
             raise InvalidRequest(
@@ -99,7 +102,7 @@ class SpreadSample:
             self._file[start : start + len(pairs)] = self._file[chosen.astype(np.int64)]
 
     def _draw(self, cells: np.ndarray) -> np.ndarray:
-        """Return a uint64 per cell: splitmix64 of the seed, the cell's size and its number."""
+        """Return a uint64 for each cell, by splitmix64 of the seed, the cell's size and number."""
         start = (self._seed * 2654435761 + self._cell) % 2**64
         z = (cells + np.uint64(1)) * GOLDEN + np.uint64(start)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -119,14 +122,14 @@ class SpreadSample:
         return rows
 
 
-CHARACTERS = 1 << 16  # of a chunk, before the rest of its last line
+CHARACTERS = 1 << 16  # of a chunk, which ends with the line
 TEXT = "UTF-8 text, or that gzipped"
-LONGEST_CHUNK = 1 << 17  # characters tokenized at once
+LONGEST_CHUNK = 1 << 17  # characters tokenized together
 GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
 def text_chunks(path: Path, field: str = "text") -> Iterator[str]:
-    """Yield chunks of full lines; InvalidRequest names `field` if it cannot be read."""
+    """Yield chunks of full lines. InvalidRequest names `field` if the file cannot be read."""
     try:
         with path.open("rb") as raw:
             gzipped = raw.read(len(GZIPPED)) == GZIPPED
@@ -155,10 +158,10 @@ class CountedText:
 def token_windows(
     path: Path, tokenize: Callable[[str], list[int]], begin: list[int], window: int
 ) -> Iterator[list[int]]:
-    """Yield `begin` and tokens of `path`, at most `window` in all; InvalidRequest names `text`."""
+    """Yield windows of at most `window` tokens, each after `begin`. InvalidRequest names `text`."""
     length, ids, empty = window - len(begin), list[int](), True
     for chunk in text_chunks(path):
-        for start in range(0, len(chunk), LONGEST_CHUNK):  # of a line that is longer
+        for start in range(0, len(chunk), LONGEST_CHUNK):
             ids += tokenize(chunk[start : start + LONGEST_CHUNK])
         empty = empty and not ids
         for start in range(0, len(ids) - length + 1, length):

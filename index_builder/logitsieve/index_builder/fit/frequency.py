@@ -1,4 +1,4 @@
-"""Sort the ids by their frequency among the best labels of the contexts."""
+"""Fits `frequency`, by the frequency of ids among the best labels of the contexts."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from logitsieve.index_builder.fitting import (
 
 
 def fit_frequency(inputs: FitInputs) -> FitResult:
-    """Return all ids, the most frequent first, then by id; n is the least that suffices."""
+    """Sort all ids, the most frequent first, then by id; n is the least that suffices."""
     counts_V = label_counts(inputs)
     ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
     place_V = np.empty(inputs.vocab_size, np.int64)

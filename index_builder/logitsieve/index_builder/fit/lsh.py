@@ -1,6 +1,6 @@
-"""Fit hash tables for `lsh`: the cheapest reduction, bits, tables and probes at a given recall.
+"""Fits `lsh`: the cheapest reduction, bits, tables and probes at a given recall.
 
-Levy, Chen, Ermon 2018, LSH Softmax; docs/heads.md describes the search.
+Levy, Chen, Ermon 2018, LSH Softmax. docs/heads.md describes the search.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from logitsieve.kernels.retrieval.hash_tables import (
 )
 from logitsieve.utils.options import Progress
 
-JUDGES = 512
-WORDS = 1 << 14  # sampled, and hashed at once
-SCALES = (1.0, 3.0)  # of the best beta for the longest row; plain cosine gains from more
+JUDGES = 512  # held-out contexts
+WORDS = 1 << 14  # sampled rows of W
+SCALES = (1.0, 3.0)  # factors of the best beta; plain cosines gain from a larger one
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
 LEAST_TABLES = 8
-ROUNDING = 1e-6  # of a sum of JUDGES numbers
+ROUNDING = 1e-6  # more than the rounding of a sum of JUDGES numbers
 
-# Costs of a lookup in multiply-adds of an exact logit (65 ps), on one core with AVX-512.
-PLANE = 0.4  # a multiply-add of a hash: planes are read in order
+# Costs of a lookup, in multiply-adds of an exact logit (65 ps), on one core with AVX-512.
+PLANE = 0.4  # a multiply-add of a hash; planes are read in order
 RANKED = 40.0  # to sort a plane by distance
-BUCKET = 800.0  # to find a bucket: it is not in the cache
+BUCKET = 800.0  # to find a bucket, which is not in the cache
 COLLISION = 16.0  # to count an id in it
-FOUND = 15.0  # to store, cap and clear an id
+FOUND = 15.0  # to store, count and clear an id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    ranges: int  # of norms: 0 plain cosine, 1 the MIPS augmentation, more: norm-ranged
+    ranges: int  # of norms: COSINE, MIPS or RANGED
     beta: float
     bits: int
     tables: int
     probes: int
-    candidates: int  # cap on the ids found; 0: none
-    recall: float  # of the exact best word, on held-out contexts
+    candidates: int  # most ids found; 0: no limit
+    recall: float  # of the best word, on held-out contexts
     scanned: float  # share of the vocabulary
-    cost: float  # share of the full softmax's
-    reaches: bool  # meets the configuration's recall
+    cost: float  # relative to the full softmax
+    reaches: bool  # whether it meets `lsh_recall`
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Sort key: the cheapest with enough recall, else the nearest to it."""
+        """Sort key: the cheapest with enough recall, otherwise the one with the most recall."""
         if self.reaches:
             return False, self.cost, -self.recall
         return True, -self.recall, self.cost
@@ -95,7 +95,7 @@ class _Search:
 
     @cached_property
     def needed(self) -> int:
-        """The contexts that must be right, so that chance alone hardly explains it."""
+        """The number of contexts that must be right to show `lsh_recall`, by Wilson's bound."""
         count, recall = len(self.labels), self.inputs.config.lsh_recall
         enough = [n for n in range(count) if wilson(n / count, count) >= recall]
         return enough[0] if enough else count
@@ -181,7 +181,7 @@ class _Search:
 
 
 def _growing(most: int) -> list[int]:
-    """Grow by a half and a third in turns: LEAST_TABLES, 12, 16, 24, ... `most`."""
+    """Return LEAST_TABLES, 12, 16, 24, 32, ... `most`."""
     steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
     return [*(tables for tables in steps if tables < most), most]
 
@@ -193,7 +193,7 @@ def fit_lsh(inputs: FitInputs) -> FitResult:
     first = [(reduction, n, 1) for reduction in reductions for n in bits if n % 2 == 0]
     tried = [search.best(*point) for point in _reported(first, "lsh: reduction", inputs.progress)]
     reduction, n, _ = first[min(range(len(first)), key=lambda i: tried[i].rank)]
-    # Probes make up for finer buckets.
+    # With more probes, buckets may be smaller.
     second = [
         (reduction, more, probes)
         for more in range(n - 1, n + 3)

@@ -1,7 +1,7 @@
-"""The screen of an index: trained with a given budget, or searched for to meet a target precision.
+"""Fits `screen`, with a given budget or by a search for a target precision.
 
-The greedy order of a partition fixes its lists at every budget, so no operating point needs a
-further fit.
+The knapsack's greedy order fixes a partition's lists at every budget, so that all of its operating
+points need only one fit.
 """
 
 import math
@@ -43,16 +43,13 @@ from logitsieve.index_builder.screen.training import (
     train_screen,
 )
 
-DEEPER = (1.0, 1.5, 2.0, 4.0)  # lists of more labels than the target counts generalise better
-TRAINED = 4  # partitions trained at least, the fastest of the plain ones
-PROMISED = 0.01  # guard of a screen that promises a precision
+DEEPER = (1.0, 1.5, 2.0, 4.0)  # with more labels than the target counts, lists generalise better
+TRAINED = 4  # partitions that are trained at least
+PROMISED = 0.01  # guard of a screen with a target precision
 
 
 def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
-    """Return a screen with the configured budget, or the cheapest that meets the target.
-
-    Bytes decide, times only between near choices; so they do whether it bounds candidates first.
-    """
+    """Return a screen with the configured budget, or the cheapest that meets the target."""
     trial, softmax = inputs.trial, inputs.softmax
 
     def screen(result: FitResult) -> Head:
@@ -73,9 +70,9 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:
-    """Return costs in bytes; the fallback's are at least those that `full` reads in its time.
+    """Return costs in bytes. Those of the fallback are at least what `full` reads in its time.
 
-    A sketch computes more for a byte. A reproducible build measures no times.
+    The reason is that a sketch computes more per byte. A reproducible build measures no times.
     """
     softmax, name = inputs.softmax, inputs.fallback
     fallback = bytes_read(inputs, inputs.fitted, name)
@@ -92,7 +89,7 @@ def label_depth(inputs: BuildInputs, graded: bool = False) -> int:
 
 
 def checked_target(target: Mapping[str, float], vocab_size: int) -> dict[str, float]:
-    """Copy `target`; InvalidRequest unless it maps p1, p5 or p10 to numbers in (0, 1]."""
+    """Copy `target`. InvalidRequest unless it maps p1, p5 or p10 to numbers in (0, 1]."""
     allowed = f"{', '.join(TARGETS)}, each in (0, 1], none beyond V = {vocab_size}"
     if not target:
         raise InvalidRequest("target_precision", "nothing", allowed)
@@ -120,7 +117,7 @@ def refuse_unprovable(target: Mapping[str, float], rows: int, unseen: bool) -> N
 
 
 def least_rows(precision: float, unseen: bool) -> int:
-    """Return the least rows, all right, that show a precision (Wilson's bound: N / (N + z^2))."""
+    """Return how many rows show a precision if all are right: Wilson's bound is N / (N + z^2)."""
     misses = 1.0 if unseen else MORE_MISSES
     rows = max(1, math.ceil(Z95**2 * (misses / (1 - precision) - 1)))
     while bound_of(unseen)(np.ones(rows)) < precision:  # rounding
@@ -138,17 +135,17 @@ class Search:
     inputs: FitInputs
     target: Mapping[str, float]
     costs: ScreenCosts
-    us: Callable[[FittedScreen], float]  # microseconds a row
+    us: Callable[[FittedScreen], float]  # microseconds per row
 
     @property
     def goal(self) -> PrecisionGoal:
         return PrecisionGoal(self.target, self.costs, self.inputs.bound, self.inputs.rest)
 
     def run(self) -> FittedScreen:
-        """Judge plain partitions for all clusters and depths; train the cheapest.
+        """Judge plain k-means for all numbers of clusters and depths, and train the cheapest.
 
-        Others are trained until one reaches the target, unless no contexts could show it. If none
-        does: TargetNotReached or, with `best_effort`, the nearest screen.
+        More are trained until one reaches the target, unless the held-out contexts cannot show it.
+        If none does, TargetNotReached is raised or, with `best_effort`, the nearest is returned.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None

@@ -1,6 +1,6 @@
-"""The sketch: the first coordinates of every row in eight bits, the others, rotated, in four.
+"""Fits `sketch`: the first coordinates of each row in eight bits, the others, rotated, in four.
 
-docs/sketch.md derives the bounds (float64, rounded up), kernels/sketch/levels.py has the layout.
+docs/sketch.md derives the bounds; kernels/sketch/levels.py has the layout.
 
 Shape letters: F coordinates in `coarse`, T others, W of these padded.
 """
@@ -50,11 +50,11 @@ class RotatedRows(NamedTuple):
     directions: np.ndarray  # U [D, D], float16
     rows: Float32  # w' [V, D]
     left: float  # >= ||u||
-    sha256: str = ""  # of the rows w and their bias, as they were read
+    sha256: str = ""  # of the rows w and biases that were read
 
 
 def rounded(basis_DD: Float64) -> np.ndarray:
-    """Return it in float16, so scaled that the largest is from 1 on: others keep 2^-24 of it."""
+    """Round to float16 after scaling the largest entry to [1, 2), which keeps multiples of 2^-24."""
     scaled_DD = np.ldexp(basis_DD, 1 - int(np.frexp(np.abs(basis_DD).max())[1]))
     return np.asarray(scaled_DD.astype(np.float16, order="C"))
 
@@ -76,7 +76,7 @@ def rotate(softmax: Softmax, directions: np.ndarray, workers: Workers | None = N
     for start, (rows_RD, most, sha256) in zip(starts, results, strict=True):
         data = matrix[start : start + BLOCK_ROWS].copy().data.data.cast("B")
         digest.update(data)
-        # The hashed rows must equal the block's.
+        # The rows that are hashed must be those that were rotated.
         same &= hashlib.sha256(data).digest() == sha256
         turned_VD[start : start + len(rows_RD)], left = rows_RD, max(left, most)
     digest.update(softmax.bias.data)
@@ -84,10 +84,10 @@ def rotate(softmax: Softmax, directions: np.ndarray, workers: Workers | None = N
 
 
 def turn_block(rows: _Rows, start: int) -> tuple[Float32, float, bytes]:
-    block = rows.matrix[start : start + BLOCK_ROWS].copy()  # the copy is hashed and used
+    block = rows.matrix[start : start + BLOCK_ROWS].copy()  # is both hashed and rotated
     weight_RD = decoded(block).astype(np.float64)
     turned_RD = (weight_RD @ rows.solver.inverse).astype(np.float32)
-    # Doubled, so that the check of a sketch, which recomputes w', has a margin for its rounding.
+    # Two roundings, because the check of a sketch recomputes w', which may round differently.
     kept_RD = turned_RD.astype(np.float64)
     left_R = rows.solver.residuals(weight_RD, kept_RD, roundings=2)
     return turned_RD, float(left_R.max()), hashlib.sha256(block.data.data).digest()
@@ -97,21 +97,22 @@ def _rows(stored: np.ndarray, directions: np.ndarray, kind: str) -> _Rows:
     return _Rows(StoredMatrix(kind, stored), solve({"directions": directions}))
 
 
-ROTATION = 1  # the stream of random numbers that draws it
-# Of the identity in second moments, of rows and of contexts: other text has other directions.
+ROTATION = 1  # stream of random numbers
+# Weights of the identity in second moments of rows and contexts, since other text has others.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 take longer for one row a call
-MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # of second moments
-# Of the rows, that level 0 leaves: 0.14 of an LSTM's with D = 200, but 0.82 of SmolLM2's.
+WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 would be slower for one row a call
+MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # sampled for second moments
+# A softmax is steep if level 0 leaves less than this share of the rows. It leaves 0.14 for an LSTM
+# with D = 200, 0.82 for SmolLM2.
 STEEP = 0.25
-JUDGED_ROWS, JUDGING = 1 << 14, 64  # rows and contexts that show it
+JUDGED_ROWS, JUDGING = 1 << 14, 64  # rows and contexts on which `steep` is judged
 
 
 def fit_sketch(inputs: BuildInputs) -> FitResult | None:
-    """Return the sketch; None if it is measured to take as long as all logits.
+    """Return the sketch, or None if measured to be no faster than all logits.
 
-    It is made in any case if the heads were named, the build is reproducible or no contexts are
-    held out.
+    Nothing is measured if the heads were named, the build is reproducible, or no contexts are held
+    out.
     """
     softmax, seed, progress = inputs.softmax, inputs.config.seed, inputs.progress
     contexts_DD = np.eye(softmax.dim) / softmax.dim
@@ -133,12 +134,12 @@ def fit_sketch(inputs: BuildInputs) -> FitResult | None:
 
 
 def width_of(dim: int) -> int:
-    """Return the widest of WIDTHS that is a quarter of a row or less, or the narrowest."""
+    """Return the widest of WIDTHS up to a quarter of a row, or the narrowest."""
     return max((width for width in WIDTHS if width <= dim // 4), default=WIDTHS[0])
 
 
 def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
-    """Return whether bounds by level 0 leave few rows for a proven top 5."""
+    """Return whether the bounds of level 0 alone leave few rows for a proven top 5."""
     softmax, first = inputs.softmax, widths_of(sketch).coarse
     hidden_ND = inputs.heldout.sample(JUDGING)
     top = FullHead(softmax).topk(hidden_ND, min(DEPTH, softmax.vocab_size))
@@ -153,7 +154,7 @@ def steep(inputs: BuildInputs, sketch: Arrays) -> bool:
 
 
 def rotate_all(inputs: BuildInputs, directions: np.ndarray) -> RotatedRows:
-    """Return all rows in other coordinates; InvalidRequest if W has changed since it was hashed."""
+    """Rotate all rows. InvalidRequest if W has changed since it was hashed."""
     made = rotate(inputs.softmax, directions, inputs.workers)
     if made.sha256 != inputs.softmax.sha256:
         raise matrix_changed()
@@ -161,10 +162,10 @@ def rotate_all(inputs: BuildInputs, directions: np.ndarray) -> RotatedRows:
 
 
 def balanced(rows_PP: Float64, contexts_PP: Float64) -> Float64:
-    """Return B [P, P]: contexts become B h and rows w B^-1, with one covariance, largest first.
+    """Return B [P, P] so that B h and w B^-1 have the same, diagonal second moments, largest first.
 
-    With X the second moments of rows, Y of contexts, and T^2 the geometric mean of X and Y^-1, T h
-    and T^-1 w have the same second moments, and their eigenvectors are the coordinates.
+    X are the second moments of rows, Y those of contexts. If T^2 is the geometric mean of X and
+    Y^-1, then T h and T^-1 w have the same second moments. Their eigenvectors rotate T to B.
     """
     root_PP, inverse_PP = _power(contexts_PP, 0.5), _power(contexts_PP, -0.5)
     mean_PP = inverse_PP @ _power(root_PP @ rows_PP @ root_PP, 0.5) @ inverse_PP
@@ -208,7 +209,7 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 
 
 def rotated_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
-    """Rotate all but the `first` coordinates by a uniform (Haar) rotation from its own stream."""
+    """Rotate all but the `first` coordinates by a uniform (Haar) rotation."""
     count = max(len(rotation_PD) - first, 0)
     gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
     axes, upper = np.linalg.qr(gauss)

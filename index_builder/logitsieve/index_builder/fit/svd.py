@@ -1,6 +1,6 @@
-"""Fit SVD-softmax: W rotated so that its first columns hold most of it.
+"""Fits `svd`: W is rotated so that its first columns hold most of it.
 
-Shim et al. 2017, section 3: W = U S V^T; V are the eigenvectors of W^T W, since D << V.
+Shim et al. 2017, SVD-softmax, section 3: W = U S V^T. V are computed as eigenvectors of W^T W.
 
 Shape letters: R rank.
 """
@@ -14,11 +14,11 @@ from logitsieve.index_builder.fitting import FitInputs, FitResult, heldout_sampl
 GROUP_ROWS = 16
 BLOCK_ROWS = 8192
 WIDEST = 256
-GATHERED = 2  # cost of a row of W, relative to the preview's
+GATHERED = 2  # cost of a number in a row of W, relative to one in the preview
 
 
 def fit_svd(inputs: FitInputs) -> FitResult:
-    """Return the preview, and the width and candidates that reach the target at the least cost."""
+    """Return the preview, with the cheapest width and candidates that reach TARGET."""
     softmax = inputs.softmax
     rank = inputs.config.svd_width or min(-(-softmax.dim // 4), WIDEST)
     arrays = preview_arrays(softmax, rank)
@@ -37,7 +37,7 @@ def fit_svd(inputs: FitInputs) -> FitResult:
 
 
 def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:
-    """Return the `svd` part: `basis` [R, D] and `preview` [G, R, 16], padded with zeros."""
+    """Return `basis` [R, D] and `preview` [G, R, 16], padded with zeros."""
     basis_RD = rotation(softmax.weight)[:rank]
     vocab_size, rank = softmax.vocab_size, len(basis_RD)
     groups = -(-vocab_size // GROUP_ROWS)
@@ -52,7 +52,7 @@ def preview_arrays(softmax: Softmax, rank: int) -> dict[str, np.ndarray]:
 
 
 def rotation(weight: Float32) -> np.ndarray:
-    """Return V^T, float64 [D, D]: directions of W's rows, by length."""
+    """Return V^T, float64 [D, D], by descending singular values."""
     gram_DD = np.zeros((weight.shape[1],) * 2)
     for start in range(0, len(weight), BLOCK_ROWS):
         block = weight[start : start + BLOCK_ROWS].astype(np.float64)
@@ -67,7 +67,7 @@ def preview_ranks(
     hidden_HD: Float32,
     labels_HK: Int64,
 ) -> np.ndarray:
-    """Return [H, K] candidates needed to include the label, by a preview of that width."""
+    """Return how many candidates a preview of this width needs to include each label, [H, K]."""
     columns_WV = np.concatenate(list(arrays["preview"][:, :width]), axis=1)
     columns_WV = columns_WV[:, : softmax.vocab_size]
     turned_HW = hidden_HD @ arrays["basis"][:width].T

@@ -1,7 +1,7 @@
-"""The operating point of a cascade: lists, clusters to probe, and rows that the fallback answers.
+"""Chooses an operating point: lists, clusters to probe, and rows to escalate to the fallback.
 
-Rows with the lowest cosines to their best centroid are escalated until the others reach the target
-precision. Not in the paper (docs/screen.md).
+Rows with the lowest cosines to their best centroid are escalated until the target precision is
+reached. The paper has no such step (docs/screen.md).
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
-EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])  # promised by the sketch
-PRECISE = 0.25  # candidates a row: the precision of a budget
-SHRINK = 0.8  # of each budget tried with escalation from the one before
-LEAST = 0.06  # of all labels: the least such budget
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])  # the sketch's own precision
+PRECISE = 0.25  # resolution of a budget, in candidates per row
+SHRINK = 0.8  # ratio of successive budgets tried with escalation
+LEAST = 0.06  # the least such budget, relative to all labels
 BYTES_A_TOKEN = 4  # of English text, about
-ROUNDED = 1e-9  # of a cost: far above rounding
+ROUNDED = 1e-9  # relative tolerance of costs, far above their rounding
 
 
 class ScreenCosts(NamedTuple):
-    """Bytes read by the fallback for a row, for a centroid, and for a candidate."""
+    """Bytes read for a row by the fallback, for a centroid, and for a candidate."""
 
     fallback: float
     centroid: float
@@ -41,7 +41,7 @@ class ScreenCosts(NamedTuple):
     def most_escalated(
         self, clusters: int, sizes_H: np.ndarray, order_H: np.ndarray, limit: float
     ) -> int:
-        """Return how many rows, first of `order_H`, may be escalated below `limit`; or -1."""
+        """Return how many rows, in `order_H`, may be escalated at a cost below `limit`, or -1."""
         rows = len(order_H)
         scanned = sizes_H.sum() - np.cumsum([0, *sizes_H[order_H]])
         read = self.centroid * clusters
@@ -52,7 +52,7 @@ class ScreenCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class PrecisionGoal:
-    """The fewest bytes with bounds that meet `precision`; the fallback finds `rest` [H, K]."""
+    """Searches for the cheapest plan that meets `precision`; the fallback finds `rest` [H, K]."""
 
     precision: Mapping[str, float]
     costs: ScreenCosts
@@ -108,7 +108,7 @@ class PrecisionGoal:
         return high
 
     def shortfall(self, partition: Partition, keep_P: Bool, probes: int = 1) -> float:
-        """Return the most that a lower bound lacks of its target; at most 0 if all meet it."""
+        """Return how far the worst lower bound is below its target; at most 0 if all meet it."""
         bounds = self.bounds(partition, keep_P, probes)
         return max(self.precision[name] - bounds[name] for name in self.precision)
 
@@ -129,9 +129,10 @@ def least_escalation(
     bound: Bound = lower_bound,
     rest_HK: Bool | None = None,
 ) -> float | None:
-    """Return the least cosine threshold at which the lower bounds meet `precision`; -1 for no rows.
+    """Return the least threshold of cosines at which the lower bounds meet `precision`.
 
-    Rows below it count as `rest_HK` (None: right). None if that takes all rows or over `most`.
+    Rows below it are right as in `rest_HK` (None: always). -1 escalates no rows. None if it would
+    take all rows, or more than `most`.
     """
     order_H = np.argsort(cosines_H, kind="stable")
     ranked_H = cosines_H[order_H]
@@ -146,7 +147,7 @@ def least_escalation(
             for name, share_H in shares.items()
         )
 
-    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # fewer than all, also with ties
+    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # not all, even with ties
     high = high if most is None else min(high, most)
     if met(0):
         return -1.0

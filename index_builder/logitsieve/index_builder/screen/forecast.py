@@ -1,7 +1,7 @@
-"""Estimate whether a learned screen can beat the head `sketch`, before it is trained.
+"""Estimates whether a learned screen can beat the head `sketch`, before it is trained.
 
-The held-out labels that lists of plain clusters lack are a power of the number of contexts,
-extrapolated from a quarter, a half and all of a sample.
+The share of held-out labels that are missing from the lists of plain k-means is taken as a power of
+the number of contexts, fitted to a quarter, a half and all of a sample.
 """
 
 import math
@@ -37,16 +37,16 @@ from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import plain_centroids
 from logitsieve.index_builder.workers import Shared
 
-SAMPLED, BLOCKS = 4096, 512  # contexts at most; contiguous blocks
+SAMPLED, BLOCKS = 4096, 512  # most contexts, in contiguous blocks
 CLUSTERS = (32, 128)
 LEAST_OF_A_CLUSTER = 4  # contexts
-FURTHEST = 1000  # times the contexts seen that the law is extended
+FURTHEST = 1000  # the power law is extended to this multiple of the contexts seen
 
 
 class ScreenForecast(NamedTuple):
-    left: float  # share of held-out contexts that a screen fitted to `rows` leaves to the sketch
+    left: float  # share of held-out contexts that a screen fitted to `rows` escalates
     rows: int
-    needed: float  # contexts that it takes until it may pay; inf: more than FURTHEST times `rows`
+    needed: float  # contexts from which on it may pay; inf if over FURTHEST times `rows`
 
     def said(self, texts: int) -> str:
         needed = min(max(self.needed, self.rows), FURTHEST * self.rows)
@@ -68,7 +68,7 @@ def few(contexts: Contexts) -> Contexts:
 
 
 def at_equal_precision(inputs: FitInputs, head: Shared[Head], scratch: Path) -> FitInputs:
-    """Return the inputs with the labels that the head finds, and a target: its precision."""
+    """Return the inputs with the labels that the head finds and, unless set, its target."""
     K = min(max(TARGETS.values()), inputs.vocab_size)
     labels_HK = inputs.heldout_labels[:, :K]
     name = head.value.name
@@ -106,8 +106,8 @@ def forecast(inputs: FitInputs, costs: ScreenCosts) -> ScreenForecast:
         left, read = costliest_text(inputs.texts, costs, best.clusters, sizes_H, far_H)
         if read <= (1 - NEAR) * costs.fallback:
             return ScreenForecast(left, rows, rows)
-    # With f times the failures allowed, in lists unknown, a share 1 / f of the contexts may go to
-    # lists. That has to pay for routing, and for NEAR.
+    # If lists fail f times as often as allowed, a share 1 / f of the contexts may use them. These
+    # have to pay for routing all contexts, and to save NEAR.
     routing = costs.centroid * best.clusters
     scan = costs.candidate * best.heldout_sizes(best.knapsack.select(None)).mean()
     paying = (NEAR * costs.fallback + routing) / max(costs.fallback - scan, 1e-30)
@@ -133,13 +133,13 @@ def some(inputs: FitInputs, count: int) -> FitInputs:
 def costliest_text(
     texts: Sequence[slice], costs: ScreenCosts, clusters: int, sizes_H: np.ndarray, far_H: Bool
 ) -> tuple[float, float]:
-    """Return (share left to the fallback, bytes a row) of the text that takes most."""
+    """Return (share escalated, bytes per row) of the costliest text."""
     read = [costs.a_row(clusters, sizes_H[text], far_H[text]) for text in texts]
     return float(far_H[texts[int(np.argmax(read))]].mean()), max(read)
 
 
 def _failures(partition: Partition, inputs: FitInputs) -> float:
-    """Return the labels that full lists lack over the allowed ones, for the worst text."""
+    """Return the labels missing from full lists, relative to those allowed, for the worst text."""
     assert inputs.target is not None
     hits_HK = partition.heldout_hits(partition.knapsack.select(None))
     shares = shares_right(hits_HK, inputs.target)
@@ -152,7 +152,7 @@ def _failures(partition: Partition, inputs: FitInputs) -> float:
 
 
 def faster_fallback(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) -> float | None:
-    """Return the share that a screen leaves to the sketch; None if it costs less and is faster."""
+    """Return the share that a screen leaves to the sketch; None if the screen is cheaper."""
     heads = heads_of(inputs.softmax, {**inputs.fitted, "screen": screen}, fallback=inputs.fallback)
     trial, rows = inputs.trial, inputs.heldout.rows
     top = heads["screen"].topk(trial.hidden_states, trial.k)
@@ -160,8 +160,8 @@ def faster_fallback(inputs: FitInputs, costs: ScreenCosts, screen: FitResult) ->
     parts = [slice(*each) for each in pairwise([0, *ends]) if each[0] < each[1]]
     clusters = len(screen.arrays["centroids"])
     left, read = costliest_text(parts, costs, clusters, top.scanned, top.fallback)
-    us = None if inputs.config.reproducible else lambda name: trial.us(heads[name])
     lost = read >= costs.fallback
-    if us is not None:
-        lost = lost or fastest((inputs.fallback, "screen"), us) == inputs.fallback
+    if not (lost or inputs.config.reproducible):
+        names = inputs.fallback, "screen"
+        lost = fastest(names, lambda name: trial.us(heads[name])) == inputs.fallback
     return left if lost else None

@@ -1,10 +1,9 @@
-"""The mass outside of a screen's lists, estimated by a linear fit of its log for each cluster.
+"""Estimates the probability mass outside of a screen's lists, which log Z needs.
 
-A list L of a cluster holds most of a context's probability, but log Z needs all of it. The log of
-the sum of e^logit over all rows outside L is nearly linear in the context h of the cluster: u.h + a
-by ridge regression towards the u of least squares that all clusters share. The penalty and the
-spread come from a fifth of the contexts that the regression leaves out. An error of log Z is the
-spread times the share of e^(u.h + a). Not in the paper.
+The log of the sum of e^logit over all rows outside of a cluster's list is nearly linear in the
+context h. It is fitted as u.h + a for each cluster, by ridge regression towards a u that all
+clusters share. A fifth of the contexts is left out, to choose the penalty and to measure the
+spread. The error of log Z is the spread times the share of e^(u.h + a) in Z. Not in the paper.
 """
 
 from collections.abc import Mapping
@@ -19,21 +18,22 @@ from logitsieve.index_builder.fitting import FULL, LABEL_ROWS, FitInputs, shared
 from logitsieve.index_builder.workers import Shared
 from logitsieve.kernels.topk.merge import VALUE
 
-MOST_PRODUCTS = 1 << 39  # multiplications with W for log Z of contexts, about: seconds
-MOST_ROWS = 4096  # of a cluster
-LEAST_ROWS = 40  # of a cluster with a fit; others have the shared u and a mean
-# Of a weight's square, over the mean square of a coordinate; the first leaves the shared u.
+MOST_PRODUCTS = 1 << 39  # multiplications for log Z of contexts, which take seconds
+MOST_ROWS = 4096  # contexts of a cluster
+LEAST_ROWS = 40  # contexts of a cluster with a fit; others take the shared u
+# Penalties of a squared weight, relative to the mean square of a coordinate. The first keeps u.
 PENALTIES = (1e12, 600.0, 60.0, 6.0)
-LESS = 0.9  # of its spread that a smaller penalty has to leave
-LEFT_OUT = 5  # every so-manieth context measures the fit
+LESS = 0.9  # a smaller penalty must reduce the spread to this part of it
+LEFT_OUT = 5  # one context in LEFT_OUT measures the fit
 NO_MASS = -1e30  # a bias
 LEAST_SHARE, LEAST_SPREAD = 1e-7, 1e-6  # below float32's rounding of log Z
 
 
 def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
-    """Return the arrays of a screen with a fit of the mass outside its lists."""
+
     most = max(LEAST_ROWS, MOST_PRODUCTS // (inputs.vocab_size * inputs.softmax.dim))
-    # Kernels read whole rows, one after the other.
+    # Kernels need contiguous rows.
+
     hidden_states = np.ascontiguousarray(inputs.sample[:: -(-len(inputs.sample) // most)])
     full = shared_heads(inputs.softmax, {})[FULL]
     log_z = _log_z(inputs, full, hidden_states)
@@ -77,7 +77,7 @@ def _log_z_block(full: Head, block: Float32) -> Float64:
 def _listed(
     inputs: FitInputs, full: Head, arrays: Arrays, hidden_states: Float32
 ) -> tuple[Int32, Float64]:
-    """Return each context's best cluster and the log of its list's mass."""
+    """Return each context's best cluster, and the log of its list's mass."""
     count, dim = arrays["centroids"].shape
     none: Mapping[str, np.ndarray] = {
         "outside_rows": np.zeros((count, dim), np.float32),
@@ -90,7 +90,7 @@ def _listed(
 
 
 def _shared_row(clusters: Int32, hidden_states: Float32, outside: Float64) -> Float64:
-    """Return u [D], by ridge regression within all clusters."""
+    """Return u [D], by ridge regression on differences from the clusters' means."""
     order = np.argsort(clusters, kind="stable")
     starts = np.unique(clusters[order], return_index=True)[1]
     centred, wanted = hidden_states[order].astype(np.float64), outside[order]

@@ -1,4 +1,4 @@
-"""Contexts routed to clusters, the labels seen in each, and the answers of a choice of labels."""
+"""Routes contexts to clusters, counts the labels seen in each, and judges choices of labels."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from logitsieve.index_builder.contexts import Contexts
 from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.workers import Shared
 
-LEAST_REACH = 0.05  # a cosine so low is no sign of belonging to a cluster
-MOST_PROBES = 3  # R: clusters of a held-out context that are looked up
-SHORTEST = 5  # ids in every list, labels allowing: an empty one could not answer
+LEAST_REACH = 0.05  # a lower cosine is no sign of belonging to a cluster
+MOST_PROBES = 3  # R, the most clusters that a row looks up
+SHORTEST = 5  # ids in every list, as an empty one could not answer
 COUNTED_ROWS = 1 << 18
-ROUNDING = 1e-14  # of a quotient of whole numbers, multiplied back
+ROUNDING = 1e-14  # more than the rounding of a quotient that is multiplied back
 
 
 class Knapsack:
-    """A greedy knapsack of the labels that each cluster keeps, for any budget: O(P log P) once.
+    """Greedily chooses the labels that clusters keep, at any budget, after one sort: O(P log P).
 
     Chen et al. 2019, section 3, "Optimization"; derived in benchmarks/papers/screen.md.
     """
@@ -26,10 +26,10 @@ class Knapsack:
         self._pairs = len(hits_P)
         self._total_rows = int(rows_C.sum())
         weight_P = rows_C[cluster_P]  # n_t; the paper's capacity is N times B
-        # Eq. 6: keeping (t, s) removes m_ts misses and wastes lambda on the n_t - m_ts others.
+        # Eq. 6: keeping (t, s) avoids m_ts misses, and wastes lambda on each of n_t - m_ts rows.
         value_P = (1 + waste_weight) * hits_P - waste_weight * weight_P
         paying = np.flatnonzero(value_P > 0)
-        # value / weight = (1 + lambda) m_ts / n_t - lambda rises with m_ts / n_t alone
+        # value / weight = (1 + lambda) m_ts / n_t - lambda, which rises with m_ts / n_t.
         order = np.argsort(-(hits_P[paying] / weight_P[paying]), kind="stable")
         self._items = paying[order]
         self._weights = weight_P[self._items]
@@ -39,9 +39,9 @@ class Knapsack:
         return float(self._weights.sum()) / self._total_rows
 
     def select(self, budget: float | None) -> Bool:
-        """bool [P], the kept pairs: at most `budget` candidates a row on average; None: all paying.
+        """Return whether each pair is kept; `budget` is candidates per row (None: all that pay).
 
-        An item that does not fit never fits later, so each pass drops all such items and takes the
+        An item that does not fit never fits later. So each pass drops all such items, and takes the
         longest prefix of the others.
         """
         keep_P = np.zeros(self._pairs, bool)
@@ -102,17 +102,17 @@ def route_block(centroids_CD: Float32, block: Float32) -> np.ndarray:
 def count_block(
     centroids_CD: Float32, block: Float32, labels_NK: np.ndarray, vocab_size: int
 ) -> tuple[np.ndarray, Int64, Int64]:
-    """Return a block's clusters, and the keys (cluster V + label) and hits of its pairs."""
+    """Return a block's clusters, and the keys (cluster * V + label) and hits of its pairs."""
     cluster_N = route_block(centroids_CD, block)
     keys_NK = cluster_N.astype(np.int64)[:, None] * vocab_size + labels_NK
     return cluster_N, *np.unique(keys_NK, return_counts=True)
 
 
 class Partition:
-    """The clusters with contexts, and `depth` labels of each context counted.
+    """The clusters that have contexts, and the counts of their contexts' first `depth` labels.
 
-    With a guard, each cluster has a reach, and `escalate` = `guarded` leaves that share of its
-    contexts to the fallback.
+    With a guard, cosines are divided by a cluster's reach, so that `escalate` = `guarded` leaves
+    the same share of each cluster's contexts to the fallback.
     """
 
     def __init__(self, inputs: FitInputs, centroids_CD: Float32, depth: int) -> None:
@@ -136,14 +136,14 @@ class Partition:
             self.guarded = float(ends_C.min())
             self._reaches_C = (ends_C / self.guarded).astype(np.float32)
             self.heldout_cosines = self.heldout_cosines / self._reaches_C[self._near_HR[:, 0]]
-        self._pairs: list[Int32] = []  # [H, K] of each probe, filled as probes are used
+        self._pairs: list[Int32] = []  # [H, K] for each probe used so far
 
     @property
     def clusters(self) -> int:
         return len(self.centroids_CD)
 
     def heldout_hits(self, keep_P: Bool, probes: int = 1) -> Bool:
-        """bool [H, K]: exact held-out labels that are in their row's lists."""
+        """Return whether each held-out label is in its row's lists, [H, K]."""
         while len(self._pairs) < probes:
             near_H = self._near_HR[:, len(self._pairs)]
             self._pairs.append(self._find(near_H, self._inputs.heldout_labels))
@@ -151,7 +151,7 @@ class Partition:
         return np.asarray(np.logical_or.reduce(hits))
 
     def heldout_sizes(self, keep_P: Bool, probes: int = 1) -> Int64:
-        """int64 [H]: ids in the lists of each held-out context, duplicates counted."""
+        """Return the ids in each held-out context's lists, counting duplicates, [H]."""
         return np.asarray(self.list_sizes(keep_P)[self._near_HR[:, :probes]].sum(axis=1))
 
     def heldout_loss(self, keep_P: Bool) -> float:
@@ -170,13 +170,13 @@ class Partition:
         return float((self.list_sizes(keep_P) * rows_C).sum() / rows_C.sum())
 
     def table(self, keep_P: Bool) -> np.ndarray:
-        """uint8 [V, C]: c transposed, 1 if the cluster's list holds the label."""
+        """Return the paper's c, transposed: 1 if the cluster's list has the label, uint8 [V, C]."""
         table_VC = np.zeros((self._inputs.vocab_size, self.clusters), np.uint8)
         table_VC[self.pairs.label[keep_P], self.pairs.cluster[keep_P]] = 1
         return table_VC
 
     def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
-        """Return the `screen` part: most frequent labels first, lists below SHORTEST padded."""
+        """Return arrays of the `screen` part; lists have frequent labels first."""
         cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
         order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
         kept_C, size_C = self.sizes(keep_P), self.list_sizes(keep_P)
@@ -199,7 +199,7 @@ class Partition:
         return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
     def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
-        """int32 [H, K]: the pair of each label in its row's cluster, or -1."""
+        """Return the pair of each label and its row's cluster, or -1, [H, K]."""
         V = self._inputs.vocab_size
         key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
         key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK
@@ -208,7 +208,7 @@ class Partition:
 
 
 def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
-    """([H, R] the best clusters of each context, [H] its cosine to the first; 1 for zeros)."""
+    """Return each context's best clusters [H, R], and its cosine to the first [H]; 1 for zeros."""
     centroids_DC = np.ascontiguousarray(centroids_CD.T)
     lengths_C = np.linalg.norm(centroids_DC, axis=0)
     probes = min(MOST_PROBES, len(centroids_CD))
@@ -228,7 +228,7 @@ def nearest(contexts: Contexts, centroids_CD: Float32) -> tuple[Int64, Float64]:
 
 
 def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) -> Float32:
-    """float32 [N]: of each context to its cluster's centroid; 1 for a context of zeros."""
+    """Return each context's cosine to its cluster's centroid [N]; 1 for zeros."""
     unit_CD = centroids_CD / np.linalg.norm(centroids_CD, axis=1, keepdims=True)
     cosines_N = np.ones(contexts.rows, np.float32)
     for part, block in contexts.parts():
@@ -239,7 +239,7 @@ def cosines(contexts: Contexts, centroids_CD: Float32, cluster_N: np.ndarray) ->
 
 
 def farthest(cosines_N: Float32, cluster_N: np.ndarray, share: float) -> Float64:
-    """float64 [C]: the cosine that `share` of each cluster's contexts lie below."""
+    """Return the cosine below which `share` of each cluster's contexts lie, [C]."""
     order_N = np.argsort(cluster_N, kind="stable")
     _, first = np.unique(cluster_N[order_N], return_index=True)
     parts = np.split(cosines_N[order_N], first[1:])

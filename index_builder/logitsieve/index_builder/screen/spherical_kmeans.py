@@ -1,4 +1,4 @@
-"""Spherical k-means over the sampled contexts, their blocks assigned by workers.
+"""Spherical k-means over the sampled contexts.
 
 Chen et al. 2019, Algorithm 1 line 3 and section 7.2; Dhillon, Modha 2001, Concept Decompositions.
 """
@@ -13,12 +13,12 @@ from logitsieve.index_builder.workers import Shared, Workers
 
 BLOCK_ROWS = 8192
 TINY = np.finfo(np.float32).tiny
-NUDGE = np.float32(1 / 1024)  # of a coordinate: the difference of a split cluster's halves
+NUDGE = np.float32(1 / 1024)  # relative change of coordinates that splits a cluster
 
 
 class Sample(NamedTuple):
     rows: Float32  # [S, D]
-    norms: Float32  # [S], not 0
+    norms: Float32  # [S], positive
 
 
 def spherical_kmeans(
@@ -28,9 +28,9 @@ def spherical_kmeans(
     seed: int,
     workers: Workers | None = None,
 ) -> Float32:
-    """float32 [C, D]: unit centroids, at most `clusters` and at most one a context.
+    """Return unit centroids [C, D]: `clusters`, but at most one for each context.
 
-    They start at contexts; one that loses all of its contexts takes half of a large cluster.
+    They start at contexts. One that loses all of its contexts takes half of a large cluster.
     """
     workers, random = workers or Workers(), np.random.default_rng(seed)
     chosen = random.permutation(len(hidden_SD))[: min(clusters, len(hidden_SD))]
@@ -44,7 +44,7 @@ def spherical_kmeans(
             sums_CD[used] += sums
             counts_C[used] += counts
         directions_CD = _unit(sums_CD).astype(np.float32)
-        # Directions that cancel out do not move the centroid.
+        # A centroid stays where its contexts' directions cancel out.
         moved = counts_C > 0
         moved[moved] = np.abs(directions_CD[moved]).max(axis=1) > 0
         centroids_CD = np.where(moved[:, None], directions_CD, centroids_CD)
@@ -53,7 +53,7 @@ def spherical_kmeans(
 
 
 def norms_of(hidden_SD: Float32) -> Float32:
-    """[S] lengths, at least the least normal number; scaled, as squares could overflow."""
+    """Return lengths [S], at least TINY. Rows are scaled, since squares could overflow."""
     largest_S = np.maximum(np.abs(hidden_SD).max(axis=1), TINY)
     norms_S = np.empty(len(hidden_SD), np.float32)
     for start in range(0, len(hidden_SD), BLOCK_ROWS):
@@ -81,7 +81,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _split(centroids_CD: Float32, counts_C: Int64, random: np.random.Generator) -> None:
-    """Place each empty centroid next to a large cluster's, drawn by size, which it halves."""
+    """Let each empty centroid halve a large cluster, drawn by size."""
     for empty in np.flatnonzero(counts_C == 0):
         spare_C = np.maximum(counts_C - 1, 0)
         if not spare_C.sum():

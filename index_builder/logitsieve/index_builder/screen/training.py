@@ -1,6 +1,6 @@
-"""The learned screen: clusters of contexts, and a short list of candidate labels for each.
+"""Trains a screen: clusters of contexts, each with a short list of candidate labels.
 
-Chen et al. 2019, Learning to Screen, Algorithm 1, derived in benchmarks/papers/screen.md.
+Chen et al. 2019, Learning to Screen, Algorithm 1; derived in benchmarks/papers/screen.md.
 """
 
 import math
@@ -19,12 +19,12 @@ from logitsieve.utils.options import Progress, no_progress
 
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
 SCALE_ROWS = 8192  # contexts on which the scale is set
-AVERAGED = 0.99  # share of the past in the moving average of candidates a row
+AVERAGED = 0.99  # weight of the past in the moving average
 TINY = np.finfo(np.float32).tiny
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
-    """Return a factor of the centroids by which AGREEMENT of the samples pick the argmax.
+    """Return the scale of centroids at which AGREEMENT of the samples pick the nearest one.
 
     The expected share is the mean of max_t P(t|h), eq. 4.
     """
@@ -50,7 +50,7 @@ def softmax(scores_BC: Float32) -> Float32:
 
 
 def softmax_gradient(p_BC: Float32, gradient_BC: Float32) -> Float32:
-    """Return the gradient by the scores of eq. 5 from the one by its probabilities."""
+    """Return the gradient by the scores of eq. 5, given the one by its probabilities."""
     mean_B = np.einsum("bc,bc->b", p_BC, gradient_BC)
     return np.asarray(p_BC * (gradient_BC - mean_B[:, None]))
 
@@ -58,7 +58,7 @@ def softmax_gradient(p_BC: Float32, gradient_BC: Float32) -> Float32:
 def cluster_loss(
     labels_BK: Int64, table_VC: np.ndarray, sizes_C: Float32, waste_weight: float
 ) -> Float32:
-    """l [B, C], eq. 6 of every row under every cluster; table_VC is c transposed, sizes_C sums."""
+    """Return eq. 6 of each row under each cluster, [B, C]; sizes_C are the sums of table_VC."""
     hits_BC = np.zeros((len(labels_BK), len(sizes_C)), np.float32)
     for labels_B in labels_BK.T:
         hits_BC += table_VC[labels_B]
@@ -67,7 +67,7 @@ def cluster_loss(
 
 
 class MovingAverage:
-    """Lbar: the candidates a row, averaged over batches."""
+    """The paper's Lbar: candidates per row, averaged over batches."""
 
     def __init__(self) -> None:
         self._value: float | None = None
@@ -79,7 +79,7 @@ class MovingAverage:
 
 
 class Adam:
-    """Kingma and Ba 2015, Algorithm 1, for one array, which it changes in place."""
+    """Kingma and Ba 2015, Algorithm 1, for one array, which is changed in place."""
 
     def __init__(self, parameter: Float32, lr: float) -> None:
         self._parameter, self._lr, self._steps = parameter, lr, 0
@@ -108,8 +108,8 @@ def gradient(
 ) -> Float32:
     """Return the gradient by v of sum_i sum_t pbar_it l_it + gamma max(0, Lbar - B), eq. 8.
 
-    pbar is the one-hot of the sampled cluster, with the gradient of eq. 5 at temperature 1. Lbar
-    moves slowly in its value, but has the gradient of the batch's mean in full.
+    pbar is the one-hot vector of the sampled cluster, with the gradient of eq. 5 at temperature 1.
+    The value of Lbar is the moving average, but its gradient is that of the batch's mean.
     """
     p_BC = softmax(hidden_BD @ v_CD.T + noise_BC)
     over = average.add(float(sizes_C[p_BC.argmax(axis=1)].mean())) > budget
@@ -126,7 +126,7 @@ def train_centroids(
     config: ScreenConfig,
     seed: int,
 ) -> Float32:
-    """Return v after one round: `config.steps` steps of Adam, its rate in centroid sizes."""
+    """Return v after `config.steps` steps of Adam, at a rate relative to the centroids' size."""
     random = np.random.default_rng(seed)
     v_CD = centroids_CD.copy()
     adam = Adam(v_CD, config.learning_rate * float(np.sqrt(np.square(v_CD).mean())))
@@ -135,14 +135,14 @@ def train_centroids(
     for _ in range(config.steps):
         rows = random.integers(len(hidden_SD), size=config.batch_rows)
         waits_BC = random.standard_exponential((len(rows), len(v_CD)), np.float32)
-        noise_BC = -np.log(np.maximum(waits_BC, TINY))  # of Gumbel's distribution
+        noise_BC = -np.log(np.maximum(waits_BC, TINY))  # Gumbel noise
         loss_BC = cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight)
         batch = v_CD, hidden_SD[rows], noise_BC, loss_BC, sizes_C
         adam.step(gradient(*batch, average, most, config.overrun_weight))
     return v_CD
 
 
-UNREACHED = 1e9  # cost of a partition that misses the target with every label kept
+UNREACHED = 1e9  # the least cost of a partition that misses the target with all labels
 
 
 class CascadePlan(NamedTuple):
@@ -158,7 +158,7 @@ class CascadePlan(NamedTuple):
 
 
 def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
-    """Return the user's budget; partitions are ranked by their held-out loss (eq. 6)."""
+    """Return a plan for the user's budget, with the held-out loss (eq. 6) as its cost."""
     loss = partition.heldout_loss(partition.knapsack.select(budget))
     escalated = float((partition.heldout_cosines < partition.guarded).mean())
     return CascadePlan(budget, loss, escalate=partition.guarded, escalated=escalated)
@@ -214,7 +214,7 @@ def train_screen(
     plan_of: Callable[[Partition], CascadePlan],
     progress: Progress = no_progress,
 ) -> FittedScreen:
-    """Lines 5-8 from a plain partition, lists first; return the round with the cheapest plan."""
+    """Run lines 5-8 from a plain partition, lists first; return the round with the best plan."""
     config = inputs.config
     labels_SK = inputs.labels[inputs.sample_rows, : plain.depth].astype(np.int64)
     latest, plan = plain, plan_of(plain)
