@@ -88,7 +88,7 @@ def _points(index: Index) -> list[Head]:
 
 
 def _further(stored: list[Head]) -> Iterator[Head]:
-    """Yield all other settings, shuffled and heads in turn, so that a short sweep tries all heads."""
+    """Yield all other settings, shuffled, and heads in turn, for sweeps that are cut short."""
     grids = [list(_grid(head)) for head in stored]
     for grid in grids:
         random.Random(0).shuffle(grid)

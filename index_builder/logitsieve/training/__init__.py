@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Options of text, model, optimization and saving; InvalidRequest for a value out of range."""
+    """Options of `logitsieve train`."""
 
     text: Path | None = option(
         None, "Text to train on: UTF-8, plain or gzipped, words separated by spaces."
@@ -64,12 +64,12 @@ class TrainConfig:
 
     @property
     def rows(self) -> int:
-        """Contexts of a step, B."""
+        """B, the contexts of a step."""
         return self.batch_size * self.bptt
 
 
 def __getattr__(name: str) -> Any:
-    """Import the losses, and torch with them, on first use; options are read without torch."""
+    """Import the losses and torch on first use, since options are read without torch."""
     losses = import_module("logitsieve.training.losses")
     if name not in losses.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

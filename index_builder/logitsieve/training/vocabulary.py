@@ -1,4 +1,4 @@
-"""Words by id, and windows of a text in ids; both need no torch.
+"""Words by id, and windows of a text's ids.
 
 Shape letters: N words of a text, T words of a window, W windows.
 """
@@ -13,7 +13,7 @@ from logitsieve.api.results import Int32, Int64
 
 UNKNOWN, END = "<unk>", "<eos>"
 VOCABULARY_FILE = "vocab.txt"
-WINDOW = 70  # words read from an empty state when contexts are captured, T
+WINDOW = 70  # T: words read from an empty state when contexts are captured
 
 
 class Vocabulary:
@@ -32,7 +32,7 @@ class Vocabulary:
 
     @classmethod
     def most_frequent(cls, counts: Mapping[str, int], size: int) -> Self:
-        """Return `<unk>`, `<eos>` and the most frequent words, `size` in all, by alphabet."""
+        """Keep `<unk>`, `<eos>` and the most frequent words, `size` in all; ties go by alphabet."""
         words = (word for word, count in counts.items() if count and word not in (UNKNOWN, END))
         ranked = sorted(words, key=lambda word: (-counts[word], word))[: size - 2]
         chosen = sorted([*ranked, END], key=lambda word: (-counts.get(word, 0), word))
@@ -40,16 +40,16 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the words that `save` wrote to a folder."""
+        """Read the words that `save` wrote."""
         return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
 
     def save(self, folder: Path) -> None:
-        """Write the words, one a line."""
+        """Write the words, one per line."""
         text = "\n".join(self.words) + "\n"
         (folder / VOCABULARY_FILE).write_text(text, encoding="utf-8", newline="\n")
 
     def encode(self, text: str) -> list[int]:
-        """Return ids of text that is already tokenised by spaces; a line break is `<eos>`."""
+        """Return the ids of words separated by spaces; a line break is `<eos>`."""
         tokens = text.replace("\n", f" {END} ").split()
         return [self._ids.get(token, 0) for token in tokens]
 

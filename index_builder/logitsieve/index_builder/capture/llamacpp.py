@@ -110,7 +110,7 @@ def primer() -> tuple[str, ...]:
 
 
 def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Float32:
-    """Return the primer's contexts [N, D], sorted by place in a passage, so that kinds alternate."""
+    """Return the primer's contexts [N, D], sorted by place in a passage, so that kinds mix."""
     length = min(LENGTH, context.trained_positions)
     stretches = [
         Stretch((context.begin + ids)[:length], SKIPPED)
@@ -153,7 +153,7 @@ def gguf_primer(
 
 
 def message_prompts(text: Path, context: LlamaContext, window: int) -> Iterator[list[int]]:
-    """Yield each line as tokens of a chat, up to its answer; skip lines that leave no room for it."""
+    """Yield each line as tokens of a chat before its answer; skip lines without room for one."""
     none = True
     for chunk in text_chunks(text):
         for line in filter(str.strip, chunk.split("\n")):

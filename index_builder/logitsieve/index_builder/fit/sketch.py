@@ -54,7 +54,7 @@ class RotatedRows(NamedTuple):
 
 
 def rounded(basis_DD: Float64) -> np.ndarray:
-    """Round to float16 after scaling the largest entry to [1, 2), which keeps multiples of 2^-24."""
+    """Round to float16 after scaling the largest entry to [1, 2); 2^-24 is the least step then."""
     scaled_DD = np.ldexp(basis_DD, 1 - int(np.frexp(np.abs(basis_DD).max())[1]))
     return np.asarray(scaled_DD.astype(np.float16, order="C"))
 

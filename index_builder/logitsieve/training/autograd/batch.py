@@ -1,4 +1,4 @@
-"""The inputs of a step: rows, their targets, the candidates proposed for them, random numbers."""
+"""The inputs of a step: rows, targets, candidates and random numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.api.results import Float64, Int32, Int64
 
-LARGEST_SEED = 2**31 - 1  # faiss takes no larger one
+LARGEST_SEED = 2**31 - 1  # the largest that faiss takes
 _WORD = 2**64
-_GOLDEN = 0x9E3779B97F4A7C15  # odd: ranks get keys that differ
+_GOLDEN = 0x9E3779B97F4A7C15  # odd, so that ranks have different keys
 
 
 @dataclass(frozen=True)
 class Targets:
-    """classes[p] is a target of row rows[p], int64 [P]; rows ascend over 0 .. count-1."""
+    """classes[p] is a target of row rows[p], int64 [P]; rows ascend, and none is left out."""
 
     rows: Tensor
     classes: Tensor
@@ -28,7 +28,7 @@ class Targets:
     single: bool
 
     def of(self, values_B: Tensor) -> Tensor:
-        """Expand values [B, ...] to the pairs of each row [P, ...]; no copy if single."""
+        """Expand values of rows [B, ...] to pairs [P, ...]."""
         return values_B if self.single else values_B.index_select(0, self.rows)
 
     def shares(self, dtype: torch.dtype) -> Tensor:
@@ -73,9 +73,9 @@ class Targets:
 
 @dataclass(frozen=True)
 class SharedCandidates:
-    """One set for all rows: ids int64 [M], may repeat, and -log of their expected counts.
+    """A set for all rows: ids int64 [M], which may repeat, and -log of their expected counts.
 
-    The loss masks a row's targets and counts them with log-weight 0.
+    The loss masks the candidates that are a row's targets, which it counts with log-weight 0.
     """
 
     ids: Tensor
@@ -100,7 +100,7 @@ Candidates: TypeAlias = SharedCandidates | RaggedCandidates
 
 
 def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
-    """Return the drawn candidates, with each of `classes` once at log-weight 0 in every set."""
+    """Return the candidates, with each of `classes` once, at log-weight 0, in every set."""
     ids = torch.unique(classes_P).to(drawn.ids.device)
     zeros = drawn.log_weights.new_zeros(len(ids))
     kept = ~torch.isin(drawn.ids, ids)
@@ -120,7 +120,7 @@ def with_targets(drawn: Candidates, classes_P: Tensor) -> Candidates:
 
 @dataclass(frozen=True)
 class LossBatch:
-    """Rows with a target: hidden_states [B, D]; kept: bool [R] of all rows, None for all."""
+    """Hidden states [B, D] of rows that have a target; kept: bool [R] (None: all rows have one)."""
 
     hidden_states: Tensor
     targets: Targets
@@ -135,7 +135,7 @@ class LossBatch:
 def read_batch(
     hidden_states: Tensor, target: Tensor, in_features: int, n_classes: int, ignore_index: int
 ) -> LossBatch:
-    """Read hidden_states [..., D] and target [...], or distinct [..., L] and `ignore_index`."""
+    """Read hidden_states [..., D] and target [...], or [..., L], of which duplicates count once."""
     check_hidden(hidden_states, in_features)
     several = target.ndim == hidden_states.ndim
     expected = hidden_states.shape[:-1]
@@ -187,19 +187,19 @@ def _check_range(classes: Tensor, named: Tensor, n_classes: int, ignore_index: i
 
 @dataclass(frozen=True)
 class StepRng:
-    """Random numbers of one step, on the CPU; `draw` numbers its independent sequences."""
+    """Random numbers of one step, on the CPU; each `draw` is an independent sequence."""
 
-    key: int  # as uint64
+    key: int  # uint64
     step: int
 
     def uniforms(self, count: int, draw: int = 0) -> Tensor:
-        """float64 [count] in [0, 1)."""
+        """Return float64 [count] in [0, 1)."""
         bits = np.random.Philox(key=self.key, counter=[0, 0, draw, self.step])
         return torch.from_numpy(np.random.Generator(bits).random(count))
 
 
 class Randomness:
-    """Random numbers by counter: a run's state is the seed and the step."""
+    """Random numbers by counter, so that seed and step are all of their state."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Losses by sampled candidates: a set for all rows, one matrix product; or a set for each row.
+"""Losses over sampled candidates, which all rows share in one matrix product, or each row has.
 
 Shape letters: C different candidates; N = P + E terms of all rows' sums, targets first.
 """
@@ -21,26 +21,26 @@ from logitsieve.training.autograd.batch import RaggedCandidates, SharedCandidate
 from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place
 from logitsieve.training.kernels.ragged_sums import FORWARD, ROWS
 
-MASKED = -1e30  # a logit without a share; -inf has no gradient
-Matrix = NDArray[Any]  # float32 or float64, as the weights are
+MASKED = -1e30  # instead of -inf, whose gradient may be NaN
+Matrix = NDArray[Any]  # float32 or float64
 _Rest: TypeAlias = tuple[ClassWeights, Targets, RaggedCandidates]
-_TERM = np.int64(32)  # bits of a term's number in a key; ids are above them
+_TERM = np.int64(32)  # low bits of a key that number its term; the id is above them
 
 
 @dataclass(frozen=True)
 class MergedClasses:
-    """Candidates and targets as one list of distinct classes, and each target's place in it."""
+    """The distinct classes among candidates and targets."""
 
-    ids: Tensor  # [U]: C candidates, ascending; then targets that are no candidates, ascending
+    ids: Tensor  # [U]: C candidates, ascending; then the other targets, ascending
     log_weights: Tensor  # [C]
     slots: Tensor  # [P]: the place of each pair's target in `ids`
-    hits: Tensor  # [N]: pairs with a target among the candidates
+    hits: Tensor  # pairs whose target is a candidate
 
 
 def shared_losses(
     hidden_BD: Tensor, classes: ClassWeights, targets: Targets, candidates: SharedCandidates
 ) -> Tensor:
-    """Return the losses [B]: candidates that are a row's targets are masked for it."""
+    """Return the losses [B]; candidates that are a row's targets are masked."""
     merged = merge_classes(targets, candidates)
     x_BC, x_P = merged_logits(hidden_BD, classes, merged, targets)
     x_BC += merged.log_weights.to(x_BC.dtype)
@@ -127,7 +127,7 @@ class RaggedTerms:
     def backward(
         self, hidden_states: Matrix, weight: Matrix, gradient: Float64, normalised: bool
     ) -> tuple[torch.Tensor, Matrix, Float64]:
-        # Numbers are sorted many times faster than an order is found.
+        # Sorting keys is many times faster than an argsort.
         keys = np.sort((self.ids << _TERM) | np.arange(len(self.ids)))
         ids = keys >> _TERM
         starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1], [True]]))
@@ -164,7 +164,7 @@ def ragged_losses(
 def _kernel_reads(classes: ClassWeights) -> bool:
     weight, bias = classes.weight, classes.bias
     readable = weight.device.type == "cpu" and weight.is_contiguous()
-    alike = bias is None or bias.dtype == weight.dtype  # a tied embedding may have another dtype
+    alike = bias is None or bias.dtype == weight.dtype  # a tied weight may have another dtype
     return readable and alike and weight.dtype in (torch.float32, torch.float64)
 
 

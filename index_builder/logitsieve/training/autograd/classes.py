@@ -1,4 +1,4 @@
-"""The rows of W and the bias as parameters, their sparse gradients, and gradient clipping."""
+"""The rows of W and the bias as parameters, with sparse gradients, and gradient clipping."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def work_dtype(weight: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True, kw_only=True)
 class LogitForm:
-    """The logit h.w + b, or scale * cos(h, w) with a `scale`; |x| if `absolute`."""
+    """The logit: h.w + b, or with a `scale` scale * cos(h, w); its absolute value if `absolute`."""
 
     scale: float | None = None
     absolute: bool = False
@@ -29,7 +29,7 @@ class LogitForm:
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
 
     def logits(self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return logits [B, n] of prepared rows [B, D], from weight [n, D] and bias [n, 1]."""
+        """Return logits [B, n] of prepared rows [B, D], weight [n, D] and bias [n, 1]."""
         weight = weight.to(hidden_states.dtype)
         if self.scale is not None:
             weight = normalize(weight, dim=-1)
@@ -45,8 +45,8 @@ PLAIN = LogitForm()
 class ClassWeights(nn.Embedding):
     """weight [V, D] and bias [V, 1], or no bias.
 
-    DistributedDataParallel expects sparse gradients only of parameters directly inside an
-    nn.Embedding with `sparse` set; hence the bias is here.
+    DistributedDataParallel expects sparse gradients only for parameters directly in an nn.Embedding
+    with `sparse`, so the bias must be here.
     """
 
     bias: nn.Parameter | None
@@ -68,7 +68,7 @@ class ClassWeights(nn.Embedding):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        # A copy's parameters come without their hooks.
+        # Copies of parameters lose their hooks.
         for parameter in self.parameters():
             _watch_gradients(parameter)
 
@@ -101,7 +101,7 @@ class ClassWeights(nn.Embedding):
 class BlockWeights(nn.Module):
     sparse = False
     bias: nn.Parameter | None
-    places: Tensor  # each id's place in that order; saved, for the weights depend on it
+    places: Tensor  # each id's place in `order`; saved, because the weights depend on it
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ def _watch_gradients(parameter: Tensor) -> None:
 
 
 def _mark_coalesced(parameter: Tensor) -> None:
-    """Mark a gradient of ascending rows as coalesced, which spares optimizers a sort."""
+    """Mark a gradient of ascending rows as coalesced, which saves optimizers a sort."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse and not gradient.is_coalesced():
         ids = gradient._indices()[0]
@@ -161,7 +161,7 @@ def _mark_coalesced(parameter: Tensor) -> None:
 
 
 def place(ids: Tensor, values: Tensor, count: int, sparse: bool) -> Tensor:
-    """Return a gradient [count, ...] with values [U, ...] at ids [U]: coalesced, or dense."""
+    """Return a gradient [count, ...] with values [U, ...] at ids [U], dense or coalesced."""
     size = (count, *values.shape[1:])
     if not sparse:
         return values.new_zeros(size).index_copy_(0, ids, values)
@@ -192,7 +192,7 @@ def gather(parameter: Tensor, ids: Tensor, sparse: bool) -> Tensor:
 
 @torch.no_grad()
 def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Clip dense and sparse gradients to a joint 2-norm in place; return the norm before."""
+    """Clip dense and sparse gradients, in place, to a joint 2-norm; return the norm before."""
     values = [_values(p) for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(values)
     for each in values:
@@ -202,9 +202,9 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
 
 def _values(parameter: Tensor) -> Tensor:
     gradient = parameter.grad
-    assert gradient is not None  # the caller's condition
+    assert gradient is not None
     if not gradient.is_sparse:
         return gradient
-    # A gradient that was accumulated has duplicates: their sum counts.
+    # An accumulated gradient may have duplicate rows, which must be added for the norm.
     parameter.grad = gradient.coalesce()
     return parameter.grad._values()

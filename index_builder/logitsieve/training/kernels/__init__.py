@@ -1,1 +1,1 @@
-"""Kernels that only training needs: serving neither loads nor compiles them."""
+"""Kernels that only training needs, so that serving does not load or compile them."""

@@ -1,9 +1,9 @@
-"""Hash tables of rows, and look-ups of the ids in some buckets, each once.
+"""Hash tables of rows, and look-ups of the distinct ids in some buckets.
 
-Tables are CSR: bucket i holds ids[offsets[i] : offsets[i + 1]]. Results do not depend on the order
-of ids in a bucket.
+Tables are CSR: bucket i has ids[offsets[i] : offsets[i + 1]]. Results do not depend on the order of
+ids in a bucket.
 
-Shape letters: C buckets a table, P buckets that a row looks into.
+Shape letters: C buckets of a table, P buckets that a row looks up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.random_numbers import mixed
 
-SIDE_BY_SIDE = 16  # tables filled at once: as many codes share a cache line
-FIRST_ROOM = 1024  # ids a row at first
+SIDE_BY_SIDE = 16  # tables filled together, as 16 codes share a cache line
+FIRST_ROOM = 1024  # ids per row, until more are needed
 
 
 @kernel("(int32[:,::1], int32[::1], int32[::1])")
 def fill_tables(codes: Int32, offsets: Int32, ids: Int32) -> None:
-    """Fill offsets [L C + 1] and ids [L V], ascending, with the rows of each code [V, L]."""
+    """Fill offsets [L C + 1] and ids [L V], ascending in a bucket, given codes [V, L]."""
     rows, tables = codes.shape
     buckets = offsets.size // tables
     offsets[:] = 0
@@ -31,7 +31,7 @@ def fill_tables(codes: Int32, offsets: Int32, ids: Int32) -> None:
                 offsets[table * buckets + codes[row, table]] += 1
     for bucket in range(1, offsets.size):
         offsets[bucket] += offsets[bucket - 1]
-    # From ends to starts, each bucket filled backwards.
+    # Buckets are filled backwards, which turns their ends into starts.
     for first in range(0, tables, SIDE_BY_SIDE):
         for row in range(rows - 1, -1, -1):
             for table in range(first, min(first + SIDE_BY_SIDE, tables)):
@@ -45,7 +45,7 @@ def _count(offsets, ids, bucket, votes, counts, distinct, size):
     for i in range(offsets[bucket], offsets[bucket + 1]):
         row = ids[i]
         count = counts[row]
-        distinct[size] = row  # overwritten by the next one unless it is new
+        distinct[size] = row  # overwritten by the next row unless this one is new
         size += count == 0
         counts[row] = count + votes
     return size
@@ -65,7 +65,7 @@ def _drop_targets(targets, counts, distinct, size):
 
 @inline
 def _keep_most(counts, distinct, size, limit, largest):
-    """Keep the `limit` ids with the largest counts, of equals the lower; reset the counts."""
+    """Keep the `limit` ids with the largest counts, of ties the lower ids; reset the counts."""
     tally = np.zeros(largest + 1, np.int64)
     for i in range(size):
         tally[counts[distinct[i]]] += 1
@@ -117,10 +117,10 @@ def look_up(
     buckets: Int32, votes: Int32, offsets: Int32, ids: Int32, targets: Int64, limit: int,
     fair: bool, seed: int, step: int, n_classes: int,
 ) -> tuple[Int64, Int32, Int64]:  # fmt: skip
-    """Return the ids in each row's buckets [B, P] as CSR (offsets [B+1], ids), and counts [B].
+    """Return the ids in each row's buckets [B, P] as CSR, and their counts before `limit` [B].
 
-    Ids ascend, without the row's targets [B, M] (padded by -1). At most `limit` ids stay: those
-    with most votes [B, P], or, if `fair`, a uniform sample.
+    Ids ascend, without the row's targets [B, M] (padded by -1). At most `limit` ids are kept: those
+    with the most votes of buckets [B, P] or, if `fair`, a uniform sample.
     """
     rows, probes = buckets.shape
     starts, sizes = np.zeros(rows + 1, np.int64), np.empty(rows, np.int64)

@@ -1,8 +1,8 @@
-"""Walsh-Hadamard transforms, and products with structured random matrices made of them.
+"""Walsh-Hadamard transforms, and products with structured random matrices.
 
-Yu et al. 2016, Orthogonal Random Features, section 4: sqrt(P) H D1 H D2 H D3 stands for a P x P
-matrix of independent N(0, 1), H the orthonormal Walsh-Hadamard matrix and D1 .. D3 random signs. A
-product costs 3 P log2 P additions, not P^2.
+Yu et al. 2016, Orthogonal Random Features, section 4: sqrt(P) H D1 H D2 H D3 replaces a P x P
+matrix of independent N(0, 1). H is the orthonormal Walsh-Hadamard matrix, D1 .. D3 are diagonals of
+random signs. A product costs 3 P log2 P additions, not P^2.
 
 Shape letters: B vectors, D their size, P a power of two >= D and >= 16, N blocks, J = N P products.
 """
@@ -27,7 +27,7 @@ def padded(size: int) -> int:
 
 
 def random_signs(blocks: int, size: int, generator: np.random.Generator) -> Float32:
-    """float32 [N, 3, P] of +1 and -1 for `structured_products` of vectors of `size`."""
+    """Return float32 [N, 3, P] of +1 and -1, for vectors of `size`."""
     shape = (blocks, 3, padded(size))
     return generator.integers(0, 2, shape).astype(np.float32) * 2 - 1
 
@@ -59,7 +59,7 @@ def _butterflies(values, size, stride):
 
 @inline
 def transform(values, size):
-    """Replace float32 values[:size], size of `padded`, by H values; H of +1 and -1."""
+    """Replace float32 values[:size], size from `padded`, by H values; H has entries +1 and -1."""
     for i in range(0, size, LANES):
         store(values, i, _transform_lanes(load(values, i)))
     stride = LANES
@@ -76,7 +76,7 @@ def _multiply(values, factors, size):
 
 @kernel("(float32[:,::1], float32[:,:,::1], float32[:,::1])")
 def structured_products(vectors: Float32, signs: Float32, products: Float32) -> None:
-    """Fill products [B, N P]: sqrt(P) H D1 H D2 H D3 of vectors [B, D <= P] by signs [N, 3, P]."""
+    """Fill products [B, N P]: sqrt(P) H D1 H D2 H D3 times vectors [B, D <= P], signs [N, 3, P]."""
     rows, dim = vectors.shape
     blocks, _, size = signs.shape
     scratch = np.zeros(size, np.float32)

@@ -1,15 +1,15 @@
-"""Buckets of DWTA and SimHash hashes, and the probability that two vectors agree in one hash.
+"""Buckets of DWTA and SimHash, and the probability that two vectors agree in one hash.
 
 SimHash (Charikar 2002): two vectors are on one side of a random hyperplane with probability 1 -
 angle / pi.
 
-DWTA (Chen, Shrivastava 2018; Daghaghi et al. 2020, appendix A.3): the largest of a few random
-coordinates, K winners a table. With R_i coordinates below i in both, two vectors agree with
-probability sum_i C(R_i, m - 1) / C(D, m). Windows are drawn independently, not cut from a
-permutation as in the paper, so 1 - (1 - p^K)^L, the chance of a common bucket, is exact.
+DWTA (Chen, Shrivastava 2018; Daghaghi et al. 2020, appendix A.3): a hash is the place of the
+largest of m random coordinates. If R_i coordinates are below coordinate i in both vectors, they
+agree with probability sum_i C(R_i, m - 1) / C(D, m). The paper cuts windows from a permutation;
+here they are independent, so that the chance of a common bucket is exactly 1 - (1 - p^K)^L.
 
-Shape letters: K hashes (of SimHash: bits) a table, m coordinates of a window, a power of two, J >=
-L K products.
+Shape letters: K hashes of a table (for SimHash: bits), m coordinates of a window, a power of two, J
+>= L K products.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from logitsieve.kernels.simd.pointers import pointer
 from logitsieve.training.kernels.random_numbers import mixed
 
 EMPTY = -1
-ATTEMPTS = 64  # to find a window that is not empty; after that the first coordinate wins
+ATTEMPTS = 64  # to find a window that is not empty; then the first coordinate wins
 WORD_BITS = 64
 ONE = np.uint64(1)
 
 
 def draw_windows(tables: int, hashes: int, window: int, dim: int, seed: int) -> Int32:
-    """Draw windows int32 [L, K, m] of distinct coordinates, uniformly; m <= D."""
+    """Draw uniform windows of distinct coordinates, int32 [L, K, m]; m <= D."""
     random = np.random.default_rng([seed, hashes, window])
     order = random.random((tables * hashes, dim)).argsort(axis=1)[:, :window]
     return np.ascontiguousarray(order.reshape(tables, hashes, window), np.int32)
 
 
 def rank_rows(vectors: Float32) -> np.ndarray:
-    """Return ranks uint16 [B, D] of the coordinates of each vector; equal ones by place."""
+    """Return the ranks uint16 [B, D] of each vector's coordinates; ties go by place."""
     order = np.argsort(vectors, axis=1, kind="stable")
     ranks = np.empty(vectors.shape, np.uint16)
     np.put_along_axis(ranks, order, np.arange(vectors.shape[1], dtype=np.uint16)[None], axis=1)
@@ -78,7 +78,7 @@ def _borrowed(winners, number):
 
 @kernel("(float32[:,::1], int32[:,:,::1], int32[:,::1])")
 def dwta_codes(vectors: Float32, windows: Int32, codes: Int32) -> None:
-    """Fill codes [B, L] of vectors [B, D] by windows [L, K, m]; empty ones borrow a winner."""
+    """Fill codes [B, L] of vectors [B, D]; windows [L, K, m] of zeros borrow another's winner."""
     tables, hashes, size = windows.shape
     bits = int(log2(size))
     flat, winners = windows.ravel(), np.empty(tables * hashes, np.int32)
@@ -107,7 +107,7 @@ def _ones_below(words, place):
 def dwta_agreements(
     queries: np.ndarray, rows: np.ndarray, chances: Float64, offsets: Int64, ids: Int32
 ) -> Float64:
-    """Return the chances [E] that a query and a row (CSR) agree in a hash, by ranks; O(E D^2)."""
+    """Return the chances [E] that a query and a row (CSR) agree in a hash, by ranks: O(E D^2)."""
     dim, out = queries.shape[1], np.empty(ids.size)
     order, words = np.empty(dim, np.int64), np.empty(dim // WORD_BITS + 1, np.uint64)
     for query in range(queries.shape[0]):
@@ -127,7 +127,7 @@ def dwta_agreements(
 
 @kernel("(float32[:,::1], float32[:,::1], int64[::1], int32[::1])")
 def simhash_agreements(queries: Float32, rows: Float32, offsets: Int64, ids: Int32) -> Float64:
-    """Return the chances [E] that a query and a row (CSR) of length 1 (or 0) are on one side."""
+    """Return the chances [E] that a query and a row (CSR), of length 1 or 0, are on one side."""
     dim, out = queries.shape[1], np.empty(ids.size)
     start = pointer(rows)
     for query in range(queries.shape[0]):

@@ -1,7 +1,7 @@
-"""The sampled softmax of rows with their own candidates: forward, and the rows' gradients.
+"""The sampled softmax of rows with their own candidates: forward, and gradients of classes.
 
-One pass over a row's candidates computes logits, log Z and the gradient in the hidden row; sums are
-rescaled when a larger logit comes (Milakov and Gimelshein 2018).
+One pass over a row's candidates computes logits, log Z and the gradient by the hidden state. Sums
+are rescaled at each larger logit (Milakov and Gimelshein 2018).
 
 Shape letters: N = P + E terms, pairs first.
 """
@@ -18,14 +18,14 @@ from logitsieve.kernels.simd.dots import dots_1x4, four_from, row_of
 from logitsieve.kernels.simd.lanes import LANES, load, multiply_add, splat_like, store
 from logitsieve.kernels.simd.pointers import keep_alive, pointer, shift
 
-MOST, TOTAL, MEAN = 0, 1, 2  # a row's sums: the largest term, sum of e^(x - most), mean target
-TERM = 0xFFFFFFFF  # the bits of a key that are a term's number; ids are above them
-LEAST_NORM = 1e-12  # shorter rows count as this long, as in torch.nn.functional.normalize
+MOST, TOTAL = 0, 1  # a row's sums: the largest term, and the sum of e^(x - most)
+TERM = 0xFFFFFFFF  # bits of a key that number its term; the id is above them
+LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 @inline
 def add_four(out, W, i, j, k, m, a, b, c, e, dim):
-    """out += a W[i] + b W[j] + c W[k] + e W[m], offsets as above."""
+    """out += a W[i] + b W[j] + c W[k] + e W[m], where i, j, k, m are offsets of rows."""
     wa, wb = splat_like(out, a), splat_like(out, b)
     wc, we = splat_like(out, c), splat_like(out, e)
     full = dim - dim % LANES
@@ -65,19 +65,19 @@ def is_among(ids, count, class_id):
 
 @inline
 def weigh(x, w, dim, normalised, absolute):
-    """The logit of a dot product, and the factor of w in its gradient."""
+    """Return the logit of a dot product, and the factor of w in its gradient."""
     factor = 1.0
     if normalised:
         factor = 1.0 / max(sqrt(squared_norm(w, dim)), LEAST_NORM)
     x *= factor
     if absolute and x <= 0:
-        return -x, -factor if x < 0 else 0.0  # at 0 torch's |x| has no slope
+        return -x, -factor if x < 0 else 0.0  # torch's |x| has the gradient 0 at 0
     return x, factor
 
 
 @inline
 def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, out, sums, sizes):
-    """Fill y with `count` weighted logits, add e^(y - most) dx/dh to out."""
+    """Fill y with `count` weighted logits; add e^(y - most) dx/dh to out."""
     count, n_targets, dim, wants = sizes
     normalised, absolute = form
     for first in range(0, count, 4):
@@ -118,7 +118,7 @@ def add_terms(h, W, bias, biased, ids, log_weights, targets, form, y, factors, o
 
 @inline
 def finish(y, count, most, total, less):
-    """y -> e^(y - most) / total - less: the loss's gradient in the logit."""
+    """Replace y by e^(y - most) / total - less, the loss's gradient by the logit."""
     for i in range(count):
         y[i] = exp(y[i] - most) / total - less
 
@@ -131,14 +131,14 @@ def ragged_forward(
 ) -> None:  # fmt: skip
     """Fill losses [B], coefficients [N] and factors [N] of rows start .. stop-1.
 
-    Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and the candidates P
-    + offsets[r] .. of ids [N] and log_weights [N]. bias is [V], or [0] for none. A coefficient is
-    the loss's gradient in the logit, a factor the logit's in w (or h) over it. If `wants`, d_hidden
-    [B, D] gets the loss's gradient in hidden.
+    Row r of hidden [B, D] has the terms pairs[r] .. pairs[r+1]-1, its targets, and P + offsets[r]
+    .. P + offsets[r+1]-1, its candidates, of ids [N] and log_weights [N]. bias is [V], or [0] for
+    none. A coefficient is the loss's gradient by the logit; the logit's gradient by h is a factor
+    times w. If `wants`, d_hidden [B, D] is filled with the loss's gradient by hidden.
     """
     dim, first = hidden.shape[1], pairs[hidden.shape[0]]
     form, biased = (normalised, absolute), bias.size > 0
-    state = np.empty(3)
+    state = np.empty(2)
     sums, all_y, all_factors = pointer(state), pointer(coefficients), pointer(factors)
     W, b, all_ids, all_weights = pointer(weight), pointer(bias), pointer(ids), pointer(log_weights)
     for row in range(start, stop):
@@ -177,10 +177,10 @@ def ragged_rows(
     hidden: np.ndarray, weight: np.ndarray, keys: Int64, starts: Int64, rows: Int64,
     coefficients: Float64, normalised: bool, values: np.ndarray, start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Fill rows start .. stop-1 of values [U, D], the gradients of the classes touched.
+    """Fill rows start .. stop-1 of values [U, D], the gradients by the rows of used classes.
 
-    keys [N] are id * 2^32 + term, ascending; class u has starts[u] .. starts[u+1]-1.
-    rows [N] is each term's row of hidden, coefficients [N] its factor.
+    keys [N] are id * 2^32 + term, ascending; class u has those from starts[u] to starts[u+1]-1.
+    rows [N] are the terms' rows of hidden, coefficients [N] their factors.
     """
     dim = hidden.shape[1]
     H, W, all_keys, c = pointer(hidden), pointer(weight), pointer(keys), pointer(coefficients)

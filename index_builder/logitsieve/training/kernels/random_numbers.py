@@ -1,4 +1,4 @@
-"""Random numbers by counter, and uniform samples of ids that a row does not have yet."""
+"""Random numbers by counter, and uniform samples of ids that a row does not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 @inline
 def mixed(key, place):
-    """Return SplitMix64's output (Steele, Lea, Flood 2014) at a place from `key` on."""
+    """Return SplitMix64's output (Steele, Lea, Flood 2014) number `place` after `key`."""
     bits = key + (np.uint64(place) + np.uint64(1)) * GOLDEN
     bits = (bits ^ (bits >> SHIFTS[0])) * FACTORS[0]
     bits = (bits ^ (bits >> SHIFTS[1])) * FACTORS[1]
@@ -73,11 +73,11 @@ def _from_the_rest(taken, rest, out, seed, step, draw):
 def add_uniform_sample(
     offsets: Int64, ids: Int32, targets: Int64, count: int, seed: int, step: int, n_classes: int
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
-    """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, or all others.
+    """Return CSR (offsets, ids, log-weights): each row's ids and up to `count` uniform others.
 
-    The others exclude the row's targets [B, M] too (padded by -1). Their weight is the number of
-    ids that each stands for; the row's ids have 1. O(ids + count), unless that is more than half of
-    V, and V bytes once.
+    Others are drawn without repetition, and not among the row's targets [B, M] (padded by -1). The
+    weight of an other is the number of ids that it stands for; the row's own ids have weight 1. A
+    row takes O(ids + count), or O(V) if `count` is over half of the rest.
     """
     rows, taken = offsets.size - 1, np.zeros(n_classes, np.uint8)
     starts = np.zeros(rows + 1, np.int64)

@@ -1,13 +1,13 @@
-"""A binary tree over the classes that draws in proportion to a kernel: branches, draws, updates.
+"""A binary tree over the classes that draws in proportion to a kernel.
 
-Blanc, Rendle 2018, section 3.2: for a kernel phi(h).phi(c) the mass of a set of classes is phi(h).S
-with S the sum of phi over the set.
+Blanc, Rendle 2018, section 3.2: for a kernel phi(h).phi(c), the mass of a set of classes is
+phi(h).S, where S is the sum of phi over the set.
 
 Nodes are numbered as in a heap: leaf l is node L + l and has the classes l n .. (l + 1) n - 1. Row
 i of `sums` [L, F] is the sum of phi over the *left* child of node i, row 0 over all classes.
 
 A partial sum of random features can be negative, so a child's mass is max(phi.S, floor * classes),
-or 0 without classes. log q is of these masses.
+or 0 if it has no classes. log q is the probability by these masses.
 
 Shape letters: F features, L leaves (a power of two), n classes a leaf, N rows to add.
 """
@@ -35,7 +35,7 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.pointers import pointer
 
 ONE = np.float32(1)
-DEEPEST = 64  # levels that the stack has room for
+DEEPEST = 64  # most levels
 
 Tree = namedtuple("Tree", "sums leaves size classes per_leaf")  # sums: a pointer
 
@@ -70,7 +70,7 @@ def add32(target, values, size):
 
 @inline
 def _split(tree, query, floor, first, span, dot):
-    """Return the masses of a node's children and phi.left; dot: phi.S of the node."""
+    """Return the masses of a node's children, and phi.S of the left one; dot is the node's."""
     node = (tree.leaves + first) // span
     c0 = min(first * tree.per_leaf, tree.classes)
     c1 = min((first + span // 2) * tree.per_leaf, tree.classes)
@@ -95,10 +95,10 @@ def descend(
     sums: Float32, classes: int, per_leaf: int, phi: Float32, floor: float, uniforms: Float64,
     leaves: Int64, log_q: Float64,
 ) -> None:  # fmt: skip
-    """Fill leaves [M] and log_q [M] with draws for the query phi [F], and their log-probabilities.
+    """Fill leaves [M] with draws for the query phi [F], and log_q [M] with their log-probabilities.
 
     A class has at least the mass `floor`. uniforms [M] ascend, and so do the leaves. Each node is
-    visited once: at most O(F log L) a draw.
+    visited at most once: O(F log L) per draw.
     """
     count, size = sums.shape
     query, tree = pointer(phi), Tree(pointer(sums), count, size, classes, per_leaf)
@@ -115,7 +115,7 @@ def descend(
             continue
         left, right, dot_left = _split(tree, query, floor, first, span, dot)
         mass, half = left + right, span // 2
-        # No draw may go to a side without classes, however things are rounded.
+        # No draw may go to a side without classes, not even by rounding.
         split = high if right == 0 else low + (high - low) * (left / mass)
         c = a  # the first draw that goes right
         while c < b and uniforms[c] < split:
@@ -146,7 +146,7 @@ def _merge_equal(nodes, count, sums, places, size):
 
 @kernel("(float32[:,::1], int64[::1], float32[:,::1])")
 def add_to_paths(sums: Float32, leaves: Int64, changes: Float32) -> None:
-    """Add changes [N, F] (overwritten) of classes in ascending leaves [N] to sums above them."""
+    """Add changes [N, F] (overwritten) of ascending leaves [N] to all sums above them."""
     count, size = sums.shape
     nodes, places = leaves + count, np.arange(leaves.size)
     tree, values, left = pointer(sums), pointer(changes), leaves.size

@@ -1,5 +1,5 @@
 """Losses over a large softmax, and the list of them."""
-# ruff: noqa: E402  # the extra is checked before torch is imported
+# ruff: noqa: E402  # `require` comes before torch is imported
 
 from logitsieve.utils.environment import require
 

@@ -1,4 +1,4 @@
-"""The baselines that the papers compare with.
+"""Baselines that the papers compare with.
 
 Shape letters: m draws, C different ones, K best classes of a row, b rows at once.
 """
@@ -37,10 +37,10 @@ CLASSES_AT_ONCE = 8192  # TopK holds their logits
 
 @dataclass(kw_only=True, eq=False)
 class TopK(SearchProposal):
-    """The k largest logits and the targets; with n_uniform > 0 a sample of the others too.
+    """The classes with the k largest logits and the targets; n_uniform > 0 samples others, too.
 
     "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed. Biased without
-    n_uniform; with it, LSH Softmax by a perfect search.
+    n_uniform; with it, this is LSH Softmax with a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -78,10 +78,10 @@ class TopK(SearchProposal):
 
 @dataclass(kw_only=True, eq=False)
 class Exp(Proposal):
-    """m draws a row from the softmax over the other classes than its targets: O(V) a row.
+    """Draws m classes per row from the softmax without its targets: O(V) per row.
 
-    The best possible proposal (Rawat et al. 2019, section 2; Bengio and Senecal 2008): loss and
-    expected gradient are the full softmax's.
+    The best possible proposal (Rawat et al. 2019, section 2; Bengio and Senecal 2008): the loss and
+    the expected gradient are those of the full softmax.
     """
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
@@ -116,9 +116,9 @@ class Exp(Proposal):
 
 @dataclass(kw_only=True, eq=False)
 class Quadratic(KernelProposal):
-    """Negatives by alpha (h.w)^2 + 1 (Blanc, Rendle 2018), for a loss with absolute logits.
+    """Draws by alpha (h.w)^2 + 1 (Blanc, Rendle 2018), for a loss with absolute logits.
 
-    With a `scale` the kernel is of the cosine (Rawat et al.). A branch costs D (D + 1) / 2.
+    With a `scale`, the kernel takes the cosine (Rawat et al.). A branch costs D (D + 1) / 2.
     """
 
     alpha: float = option(100.0, "Larger: the 1 matters less.")
@@ -132,7 +132,7 @@ class Quadratic(KernelProposal):
 class _FrequencyLoss(SampledSoftmax):
     proposal: FrequencyProposal
     default_weights = staticmethod(uniform_weights)
-    first_bias = 0.0  # over log V
+    first_bias = 0.0  # in units of log V
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class _FrequencyLoss(SampledSoftmax):
 
 
 class ImportanceSoftmax(_FrequencyLoss):
-    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q of class_counts [V] or uniform.
+    """-x_t + log((1 / m) sum over draws of e^{x_j} / q_j), q by class_counts [V] or uniform.
 
-    Bengio and Senecal 2003; "IS" of Levy, Chen, Ermon 2018, section 6.1. The loss can be negative.
+    Bengio and Senecal 2003; "IS" in Levy, Chen, Ermon 2018, section 6.1. The loss can be negative.
     """
 
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
@@ -166,9 +166,9 @@ class ImportanceSoftmax(_FrequencyLoss):
 class NCE(_FrequencyLoss):
     """-mean log s(y_t) - sum over draws of log(1 - s(y_j)), y = x - log(m q), s the sigmoid.
 
-    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). Noise
-    is m draws for the batch from class_counts [V] or log-uniform by id, targets included. Biases
-    start at -log V, so that Z starts near 1.
+    Noise-contrastive estimation (Gutmann and Hyvarinen 2010), with Z = 1 (Mnih and Teh 2012). The
+    batch shares m draws by class_counts [V] (default: log-uniform by id), which may be targets.
+    Biases start at -log V, so that Z starts near 1.
     """
 
     default_weights = staticmethod(log_uniform_weights)
@@ -187,14 +187,13 @@ class NCE(_FrequencyLoss):
 
 
 class DSoftmax(FullSoftmax):
-    """Full softmax over blocks of classes: sum of n d products a row instead of V D.
+    """Full softmax over blocks of classes: the sum of n d products per row, instead of V D.
 
-    Chen, Grangier, Auli 2016, section 2.2: the logits of a block of n classes are products with d
-    coordinates of the hidden row.
+    Chen, Grangier, Auli 2016, section 2.2: each block of n classes has its own d coordinates.
 
-    blocks: (n, d) of each, most frequent classes first, together V and D; by default a tenth of the
-    classes has half of the coordinates, the next three tenths a quarter. class_counts [V]: default:
-    falling with the id.
+    blocks: (n, d) of each, most frequent classes first, which add up to V and D. By default, a
+    tenth of the classes has half of the coordinates, the next three tenths have a quarter.
+    class_counts [V]: by default, frequencies fall with the id.
     """
 
     def __init__(

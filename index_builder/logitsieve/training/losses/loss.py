@@ -1,6 +1,6 @@
-"""The base of every softmax loss: a module that takes hidden rows and targets; the full softmax.
+"""The base of all losses, and the full softmax.
 
-Conventions: torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
+Conventions are those of torch.nn.AdaptiveLogSoftmaxWithLoss and torch.nn.functional.cross_entropy.
 """
 
 from abc import ABC, abstractmethod
@@ -28,14 +28,14 @@ from logitsieve.training.autograd.classes import (
 )
 
 Reduction = Literal["mean", "sum", "none"]
-LOGITS_AT_ONCE = 1 << 24  # held at once, if losses are computed in chunks of rows
+LOGITS_AT_ONCE = 1 << 24  # in chunks of rows
 
 
 class LossOptions(TypedDict, total=False):
     """Options of every loss.
 
     bias: ignored with a scale. scale: x = scale * cos(h, w) instead of h.w + b. absolute: |x|
-    instead of x. sparse: sparse gradients of the classes (False: for gradcheck).
+    instead of x. sparse: whether classes have sparse gradients.
     """
 
     bias: bool
@@ -50,9 +50,10 @@ class LossOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Export:
-    """weight [V, D] and bias [V] for the builder: `weight, bias = loss.export()`.
+    """weight [V, D] and bias [V] for `build`: `weight, bias = loss.export()`.
 
-    normalized_contexts: the softmax is of h / |h|; normalise captured and served contexts.
+    normalized_contexts: the softmax is of h / |h|, so captured and served contexts must be
+    normalised.
     """
 
     weight: Tensor
@@ -64,10 +65,10 @@ class Export:
 
 
 class SoftmaxLoss(nn.Module, ABC):
-    """Loss of a softmax over V classes; hidden_states [..., D], target [...] or [..., L] -> scalar.
+    """A loss over V classes: hidden_states [..., D] and target [...] or [..., L] give a scalar.
 
-    Several targets a row are padded with `ignore_index`; the loss is log Z less the mean of their
-    logits. Rows without a target count 0, and not in a mean. Raises InvalidRequest.
+    The L targets of a row are padded with `ignore_index`; the loss is log Z less the mean of their
+    logits. Rows without a target add 0, and do not count in a mean. Raises InvalidRequest.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SoftmaxLoss(nn.Module, ABC):
         )
 
     def forward(self, hidden_states: Tensor, target: Tensor) -> Tensor:
-        """Return the loss to train by."""
+        """Return the loss."""
         batch = read_batch(
             hidden_states, target, self.in_features, self.n_classes, self.ignore_index
         )
@@ -120,7 +121,7 @@ class SoftmaxLoss(nn.Module, ABC):
             return self.total(prepared, batch.targets, 1 / count)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
-        # Every parameter gets a gradient, of no rows: DistributedDataParallel expects one.
+        # Every parameter gets a gradient of no rows, as DistributedDataParallel expects one.
         none = torch.empty(0, dtype=torch.int64, device=prepared.device)
         parameters = self.classes.parameters()
         empty = [gather(each, none, self.classes.sparse).sum() for each in parameters]
@@ -129,14 +130,14 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, hidden_BD: Tensor, targets: Targets) -> Tensor:
-        """Return the loss of each row [B]; hidden_states comes from `prepare`."""
+        """Return the loss of each row [B], given rows from `prepare`."""
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
         """Return the sum of the rows' losses, times `share`."""
         return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden_states: Tensor) -> Tensor:
-        """Return hidden rows in the precision of the loss, of length `scale` if there is one."""
+        """Return hidden states in the loss's precision, normalised to `scale` if there is one."""
         hidden_states = hidden_states.to(work_dtype(next(self.classes.parameters())))
         if (scale := self.classes.form.scale) is None:
             return hidden_states
@@ -148,11 +149,11 @@ class SoftmaxLoss(nn.Module, ABC):
     def track(
         self, optimizer: Optimizer, *, every: int = 50, growth: float = 1.0
     ) -> RemovableHandle | None:
-        """Update the loss's index of its rows after steps of `optimizer`; None without an index."""
+        """Update the loss's index after steps of `optimizer`; None without an index."""
         return None
 
     def logits(self, hidden_states: Tensor) -> Tensor:
-        """Return all logits [..., V] of the softmax that is trained."""
+        """Return all logits [..., V]."""
         check_hidden(hidden_states, self.in_features)
         with torch.autocast(hidden_states.device.type, enabled=False):
             return self.classes.logits(self.prepare(hidden_states))
@@ -167,7 +168,7 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @torch.no_grad()
     def full_loss(self, hidden_states: Tensor, target: Tensor) -> Tensor:
-        """Return the loss under the full softmax, without gradient, a chunk of logits at a time."""
+        """Return the full softmax's loss, without gradient, by chunks of logits."""
         batch = read_batch(
             hidden_states, target, self.in_features, self.n_classes, self.ignore_index
         )
@@ -185,12 +186,12 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @property
     def unservable(self) -> str | None:
-        """The name of the trained model if it is not a softmax of h.w + b; then `export` raises."""
+        """What is trained if it is not a softmax of h.w + b; then `export` raises."""
         return "absolute logits" if self.classes.form.absolute else None
 
     @torch.no_grad()
     def export(self) -> Export:
-        """Return detached copies of the trained softmax; InvalidRequest if `unservable`."""
+        """Return copies of the trained softmax. InvalidRequest if `unservable`."""
         if self.unservable is not None:
             allowed = "a softmax of h.w + b; any other cannot be served"
             raise InvalidRequest("export", self.unservable, allowed)
@@ -206,14 +207,14 @@ class SoftmaxLoss(nn.Module, ABC):
 
 
 def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
-    """Return log-sum-exp of logits [B, V] less the mean logit of each row's targets."""
+    """Return the log-sum-exp of each row's logits [B, V], less the mean logit of its targets."""
     if targets.single:
         return functional.cross_entropy(x_BV, targets.classes, reduction="none")
     return x_BV.logsumexp(-1) - targets.means(x_BV[targets.rows, targets.classes])
 
 
 class FullSoftmax(SoftmaxLoss):
-    """Cross-entropy over all classes: holds the logits [B, V] and a dense gradient [V, D]."""
+    """Cross-entropy over all classes, with logits [B, V] and a dense gradient [V, D] in memory."""
 
     def __init__(
         self,
@@ -232,11 +233,10 @@ class FullSoftmax(SoftmaxLoss):
 
 
 class ChunkedSoftmax(FullSoftmax):
-    """FullSoftmax's loss and gradients; never holds logits of more than half of the rows.
+    """FullSoftmax's loss and gradients, with logits of at most half of the rows in memory.
 
-    Like Liger Kernel's fused linear cross-entropy (Hsu et al. 2024), it takes the gradients from
-    each chunk of logits before the next.
-    Gradients of a sum or a mean are computed in the forward pass; reduction "none" is FullSoftmax.
+    Like Liger Kernel's fused linear cross-entropy (Hsu et al. 2024), the forward pass computes the
+    gradients of a sum or mean, chunk by chunk. Reduction "none" is that of FullSoftmax.
     """
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
@@ -277,7 +277,7 @@ class _Chunked(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] | None
-        gradients, ctx.gradients = ctx.gradients, None  # given away
+        gradients, ctx.gradients = ctx.gradients, None  # they are changed in place
         if gradients is None:
             raise RuntimeError("a loss of ChunkedSoftmax has one backward pass")
         return None, None, None, *(None if x is None else x.mul_(gradient) for x in gradients)

@@ -1,4 +1,4 @@
-"""The losses by name, and their options as `logitsieve train --loss-option` takes them."""
+"""The losses by name, and their options in `logitsieve train --loss-option`."""
 
 import inspect
 import json
@@ -33,12 +33,12 @@ from logitsieve.training.proposals.lns import LNS
 from logitsieve.training.proposals.lsh import LSH
 from logitsieve.training.proposals.proposal import Proposal
 
-TEXT_TYPES = (bool, int, float, str, NoneType)  # values in text, and lists of them
-COMMON = ("bias", "scale")  # options of LossOptions that text can set
+TEXT_TYPES = (bool, int, float, str, NoneType)  # types, also in lists, that text can give
+COMMON = ("bias", "scale")  # LossOptions that text can set
 
 
 class Option(typing.NamedTuple):
-    """An option of a loss: the types or words that it allows, and its default."""
+    """An option of a loss, with the types or words that it allows."""
 
     kinds: tuple[Any, ...]
     default: Any
@@ -65,7 +65,7 @@ class Option(typing.NamedTuple):
 class Loss:
     """A loss of the registry, called with the options of its class and of its proposal.
 
-    weights: makes a FrequencyProposal's from V and class_counts. common: defaults of LossOptions.
+    weights: makes a FrequencyProposal's weights from V and class_counts.
     """
 
     kind: type[SoftmaxLoss]
@@ -130,8 +130,7 @@ def _is_text(kind: Any) -> bool:
     return isinstance(kind, str) or kind in (*TEXT_TYPES, Sequence)
 
 
-# By the name that `logitsieve train --loss` takes; each needs documentation and tests too:
-# tests/training/test_registry.py.
+# By the names in `logitsieve train --loss`. tests/training/test_registry.py says what each needs.
 LOSSES: dict[str, Loss] = {
     "full": Loss(FullSoftmax),
     "chunked": Loss(ChunkedSoftmax),
@@ -152,10 +151,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def read_options(name: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse options of a loss: {"k": 100, "per_row": True} from ["k=100", "per_row=true"].
-
-    InvalidRequest names `loss` or `loss_option`.
-    """
+    """Parse a loss's options, such as ["k=100", "per_row=true"]. InvalidRequest."""
     if name not in LOSSES:
         raise InvalidRequest("loss", name, ", ".join(LOSSES))
     options, chosen = LOSSES[name].options, dict[str, Any]()

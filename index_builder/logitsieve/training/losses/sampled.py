@@ -2,7 +2,8 @@
 
 -mean x_t + log(sum over the row's targets e^{x_t} + sum over candidates e^{x_j + log_weight_j})
 
-The inner sum estimates Z = sum over V e^x without bias, its log with about -Var / (2 Z^2).
+The sum in the log estimates Z = sum over V e^x without bias. Its log has a bias of about -Var / (2
+Z^2).
 """
 
 import copy
@@ -36,9 +37,8 @@ from logitsieve.training.structures.track import Tracking, check_trackable
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    in_batch: every row's targets are candidates of all rows, with log-weight 0, and the proposal
-    stands for the other classes. The state has the draws' seed and step, the index, and the rows
-    that moved since its update.
+    in_batch: all rows' targets are candidates of every row, with log-weight 0; the proposal stands
+    for the other classes. The state includes the draws' seed and step, and the index.
     """
 
     classes: ClassWeights
@@ -69,7 +69,7 @@ class SampledSoftmax(SoftmaxLoss):
 
     def forward(self, hidden_states: Tensor, target: Tensor) -> Tensor:
         if self.random.step == 0 and processes() > 1:
-            self.rebuild()  # DDP copied one process's weights over ours after indexing them
+            self.rebuild()  # DDP has copied another process's weights after they were indexed
         return super().forward(hidden_states, target)
 
     def _nothing(self, prepared: Tensor, shape: torch.Size) -> Tensor:
@@ -87,13 +87,13 @@ class SampledSoftmax(SoftmaxLoss):
         return with_targets(drawn, targets.classes) if self.in_batch else drawn
 
     def rebuild(self) -> None:
-        """Index all rows again, as after weights were set by hand."""
+        """Index all rows again, for example after weights have been set."""
         if self.proposal.index is not None:
             self.proposal.index.rebuild(*self.classes.detached())
             self.tracking.forget()
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the weights of `embedding`; InvalidRequest after `track`."""
+        """Share the weights of `embedding`. InvalidRequest after `track`."""
         if self._tracked:
             raise InvalidRequest("embedding", "weights for a tracked loss", "tie before track")
         super().tie(embedding)
@@ -104,8 +104,8 @@ class SampledSoftmax(SoftmaxLoss):
     ) -> RemovableHandle | None:
         """Index rows with a gradient again every `every` steps of `optimizer`.
 
-        That period grows by `growth` each time. Return a handle with .remove(), or None without an
-        index. Raises InvalidRequest.
+        Each time, this period grows by the factor `growth`. Returns a handle with .remove(), or
+        None without an index. Raises InvalidRequest.
         """
         whole("every", every, 1)
         number("growth", growth, 1.0, inf)

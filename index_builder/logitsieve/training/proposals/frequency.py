@@ -1,4 +1,4 @@
-"""Independent negatives from a fixed distribution over the classes.
+"""Independent draws from a fixed distribution over the classes.
 
 Bengio and Senecal 2008, Adaptive Importance Sampling; Jean et al. 2015.
 """
@@ -24,10 +24,11 @@ from logitsieve.utils.options import option
 
 @dataclass(kw_only=True, eq=False)
 class FrequencyProposal(Proposal):
-    """m draws from q [V] in proportion to positive `weights` [V].
+    """m draws from q [V], in proportion to positive `weights` [V].
 
-    Shared: log-weight -log(m q_j), the target masked, m counting the masked draws. Per row, and one
-    target: draws from q_j / (1 - q_t), log-weight -log(m q_j / (1 - q_t)).
+    A shared set has log-weights -log(m q_j); a row's targets are masked, but m includes them. A set
+    for a row with one target t is drawn from q_j / (1 - q_t), with log-weights -log(m q_j / (1 -
+    q_t)).
     """
 
     weights: Tensor = field(kw_only=False)
@@ -58,7 +59,7 @@ class FrequencyProposal(Proposal):
             return RaggedCandidates(offsets, ids_E, -log(m) - self.log_q[ids_E])
         target_B1 = targets.classes.cpu()[:, None]
         q_B1 = self.log_q[target_B1].exp()
-        # Uniforms over all but the target's own stretch: those above its start skip it.
+        # Uniform numbers skip the target's interval of the cumulative sums.
         skipped_BM = uniforms_BM * (1 - q_B1)
         before_B1 = self.sums[target_B1] - q_B1
         ids_E = self.draw((skipped_BM + q_B1 * (skipped_BM >= before_B1)).view(-1))
@@ -72,7 +73,7 @@ def uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tenso
 
 
 def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return TensorFlow's weights [V], log((r + 2) / (r + 1)), r the rank, or the id, from 0."""
+    """Return TensorFlow's weights [V], log((r + 2) / (r + 1)); r >= 0 is the rank, or the id."""
     ranks = torch.arange(n_classes, dtype=torch.float64)
     if class_counts is not None:
         ranks = torch.empty_like(ranks).scatter_(0, by_frequency(n_classes, class_counts), ranks)
@@ -80,20 +81,20 @@ def log_uniform_weights(n_classes: int, class_counts: Tensor | None = None) -> T
 
 
 def unigram_weights(n_classes: int, class_counts: Tensor | None = None) -> Tensor:
-    """Return class_counts [V]; InvalidRequest unless all are given and positive."""
+    """Return class_counts [V]. InvalidRequest unless all are given and positive."""
     if class_counts is None:
         raise InvalidRequest("class_counts", None, f"positive numbers [{n_classes}]")
     return positive("class_counts", class_counts, n_classes)
 
 
 def by_frequency(n_classes: int, class_counts: Tensor) -> Tensor:
-    """Return ids [V], the most frequent first; of equals, the lower id."""
+    """Return ids [V], the most frequent first, then by id."""
     counts = positive("class_counts", class_counts, n_classes)
     return counts.argsort(descending=True, stable=True)
 
 
 def positive(name: str, numbers: Tensor, n_classes: int) -> Tensor:
-    """Return numbers [V] as float64 on the CPU; InvalidRequest unless all are positive."""
+    """Return numbers [V] as float64 on the CPU. InvalidRequest unless all are positive."""
     numbers = torch.as_tensor(numbers, dtype=torch.float64).cpu()
     if numbers.shape != (n_classes,):
         raise InvalidRequest(name, f"shape {tuple(numbers.shape)}", f"[{n_classes}]")

@@ -1,7 +1,7 @@
-"""Negatives from a kernel tree: RF-softmax, and the base of the quadratic kernel.
+"""Draws from a kernel tree: RF-softmax, and the base of the quadratic kernel.
 
-Blanc, Rendle 2018; Rawat et al. 2019, section 3.2. m draws for the batch come from the mean of the
-rows' distributions, with log-weight -log(m q_j); m counts the draws that are masked as targets.
+Blanc, Rendle 2018; Rawat et al. 2019, section 3.2. The batch shares m draws from the mean of the
+rows' distributions, with log-weights -log(m q_j); m includes draws that are masked as targets.
 
 Shape letters: L' different leaves, n classes a leaf.
 """
@@ -22,18 +22,18 @@ from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option
 
-ROWS_AT_ONCE = 2048  # rows of W with logits held at a time
+ROWS_AT_ONCE = 2048  # rows of W
 LEAVES_OF_ESTIMATE = 32  # leaves that estimate Z^
-LARGEST_LOGIT = 60.0  # e^60 and e^-60 bound the terms: float32 holds sums of them
+LARGEST_LOGIT = 60.0  # float32 holds sums of terms between e^-60 and e^60
 
 
 @dataclass(frozen=True)
 class LeafSoftmax:
-    """Distributions within leaves, from prepared hidden_states [B, D], targets and current weights.
+    """Distributions within leaves, by logits in `dtype` of prepared hidden_states [B, D].
 
-    Logits are computed in `dtype`. Within a leaf, class j is drawn in proportion to the sum over
-    the rows b of e^{x_bj} / Z^_b. Z^_b is the importance-sampled sum over some of the drawn leaves,
-    plus the targets' e^x; any is valid if independent of the draws within leaves.
+    Class j is drawn in proportion to the sum over rows b of e^{x_bj} / Z^_b. Z^_b is an importance-
+    sampled sum over some of the drawn leaves, plus the targets' e^x. Any Z^_b would be valid that
+    does not depend on the draws within leaves.
     """
 
     hidden_states: Tensor
@@ -43,9 +43,9 @@ class LeafSoftmax:
     dtype: torch.dtype
 
     def probabilities(self, members: Tensor, leaf_of_draw: Tensor, log_q: Tensor) -> Tensor:
-        """Return the distribution within each leaf, float64 [L', n], of members (V: none).
+        """Return the distribution within each leaf, float64 [L', n]; a member V is no class.
 
-        leaf_of_draw [M]: the place in `members` of each draw's leaf; log_q [M]: of that leaf.
+        leaf_of_draw [M]: the row in `members` of each draw's leaf. log_q [M]: its log-probability.
         """
         log_z_B = self._log_normalisers(members, leaf_of_draw, log_q)
         n = members.shape[1]
@@ -73,7 +73,7 @@ class LeafSoftmax:
         return torch.logaddexp(x_B.flatten(0, 1).logsumexp(0), of_targets_B)
 
     def _logits(self, members: Tensor, log_z_B: Tensor) -> Tensor:
-        """Return x - log Z^ [L' n, B] in precision `dtype`; any number for a missing class."""
+        """Return x - log Z^, [L' n, B] in `dtype`; undefined for members that are no class."""
         ids = members.reshape(-1).clamp(max=len(self.weight) - 1)
         rows, hidden_DB = self._read(ids).to(self.dtype), self.hidden_states.T.to(self.dtype)
         if self.logit_form.absolute:
@@ -86,7 +86,7 @@ class LeafSoftmax:
 
 
 def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw a place from each row of probabilities [M, n]: int64 [M], by inversion."""
+    """Draw a column of each row of probabilities [M, n], by inversion; int64 [M]."""
     sums = probabilities.cumsum(-1)
     below = sums <= (uniforms * sums[:, -1])[:, None]
     last = probabilities.shape[1] - 1 - (probabilities.flip(-1) > 0).to(torch.uint8).argmax(-1)
@@ -95,7 +95,7 @@ def draw_by(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 @dataclass(kw_only=True, eq=False)
 class KernelProposal(Proposal):
-    """Candidates in proportion to a kernel above the leaves and to e^logit within them."""
+    """Draws leaves in proportion to a kernel, and classes within them to e^logit."""
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
     leaf: int = option(32, "Classes of a leaf, at most.", 1)
@@ -116,7 +116,7 @@ class KernelProposal(Proposal):
         weight, m = self.classes.weight.detach(), self.n_sampled
         uniforms = rng.uniforms(2 * m).view(2, m)
         scale = self.classes.form.scale
-        # With a scale the kernel is of vectors of length 1.
+        # With a scale, the kernel takes vectors of length 1.
         query = self.tree.mixture(hidden_BD if scale is None else hidden_BD / scale)
         drawn, log_q = self.tree.draw(query, uniforms[0].numpy())
         leaves, places = np.unique(drawn, return_inverse=True)
@@ -130,16 +130,16 @@ class KernelProposal(Proposal):
         return SharedCandidates(members[place_M, within_M], -log(m) - log_q_M)
 
 
-RF_SCALE = 1 / 0.3**2  # tau: the temperature 0.3 of section 4.1 is 1 / sqrt(tau)
+RF_SCALE = 1 / 0.3**2  # tau; section 4.1's temperature 0.3 is 1 / sqrt(tau)
 LARGEST_FEATURES = 1 << 16
-LARGEST_NU = 350.0  # e^{-2 nu}, below which no class's mass falls, is still above 0
+LARGEST_NU = 350.0  # e^{-2 nu}, the least mass of a class, is still positive
 
 
 @dataclass(kw_only=True, eq=False)
 class RandomFeatures(KernelProposal):
-    """Branches by random-feature estimates of exp(nu cos(h, w)), for a loss with a `scale`.
+    """Estimates exp(nu cos(h, w)) by random features, for a loss with a `scale`.
 
-    nu is below tau (Remark 2); T = 1 / sqrt(nu) = 0.5 in Figure 1.
+    nu must be below tau (Remark 2); Figure 1 has T = 1 / sqrt(nu) = 0.5.
     """
 
     n_features: int = option(512, "R, random directions (the paper's D).", 1, LARGEST_FEATURES)

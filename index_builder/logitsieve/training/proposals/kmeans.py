@@ -1,8 +1,8 @@
-"""k-means softmax: the classes in the clusters that fit the context best, and a uniform sample.
+"""k-means softmax: the classes in a context's best clusters, and a uniform sample.
 
 Igbinedion, Phillips, Levy, Fast Softmax Sampling for Deep Neural Networks, with its formulas
-corrected (benchmarks/papers/losses.md). The clusters are those of Auvolat et al. 2015, section 3:
-with rows [w; b] / M extended to norm 1, the largest logit has the smallest angle.
+corrected (benchmarks/papers/losses.md). Auvolat et al. 2015, section 3: if rows [w; b] / M are
+extended to norm 1, the largest logit has the smallest angle.
 
 Shape letters: E = D + 2, C clusters.
 """
@@ -25,13 +25,13 @@ from logitsieve.training.proposals.proposal import Csr, SearchProposal, sqrt_cla
 from logitsieve.training.structures.tables import Buckets
 from logitsieve.utils.options import option
 
-KMEANS_ITERATIONS = 10  # clusters that last for some steps need no more
-POINTS = 256  # rows per centroid that k-means sees
+KMEANS_ITERATIONS = 10  # enough, as clusters last for some steps only
+POINTS = 256  # rows that k-means sees per centroid
 UNIFORM = 5  # |T| = 5 |S|, as in the paper
 
 
 class InvertedLists(Buckets):
-    """Rows by cluster: a RowIndex. An update clusters all rows again, like the paper."""
+    """A RowIndex by clusters. As in the paper, an update clusters all rows again."""
 
     def __init__(self, n_classes: int, n_lists: int, seed: int, *, normalized: bool) -> None:
         super().__init__(n_classes)
@@ -105,9 +105,9 @@ def cluster_arrays(softmax: Softmax, clusters: int, seed: int) -> dict[str, np.n
 
 @dataclass(kw_only=True, eq=False)
 class KMeans(SearchProposal):
-    """S: all classes of the `nprobe` best clusters; k is what these should hold on average.
+    """S has all classes of the `nprobe` best clusters, which have k classes on average.
 
-    n_uniform: default 5 k. The paper's period p is `every` of `track`.
+    n_uniform is 5 k by default. The paper's period p is `every` of `track`.
     """
 
     n_lists: int | None = option(None, "Clusters; none: 4 sqrt V.", 1)

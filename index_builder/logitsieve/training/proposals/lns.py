@@ -1,9 +1,9 @@
-"""LNS: negatives are the classes that collide with the target, or with the context, in hash tables.
+"""LNS: negatives are the classes that collide with the target, or the context, in hash tables.
 
-Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. As published the
-loss is an unweighted softmax over the target and the colliding classes. Corrected, u uniform
-classes are added, and each candidate is weighted by 1 over its expected count, pi_j + u / (V - 1),
-pi_j the probability that its row, as hashed, collides.
+Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. The published loss
+is an unweighted softmax over the target and the colliding classes. The corrected one adds u uniform
+classes, and weights each candidate by 1 / (pi_j + u / (V - 1)), its expected count, where pi_j is
+the probability that its row, as it was hashed, collides.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ from logitsieve.utils.options import option
 BITS, TABLES = 9, 50  # the paper's K and L for SimHash
 LEAST_TABLES = 20
 BUCKET = 25  # classes of a bucket, about
-PICK = 1  # number of the draw that picks the query among several targets
+PICK = 1  # number of the draw that picks one of several targets
 
 
 class DrawnIds(NamedTuple):
-    """CSR ids of each row, and the share [B] of the eligible ids that was drawn."""
+    """CSR ids of each row, and the share [B] that was drawn of those eligible."""
 
     offsets: Int64
     ids: Int32
@@ -44,7 +44,7 @@ HashingName = Literal["simhash", "dwta"]
 
 @dataclass(kw_only=True, eq=False)
 class LNS(Proposal):
-    """The classes that collide with a query: one target of the row, or the context."""
+    """The classes that collide with a query, which is one of the row's targets or the context."""
 
     query: QueryName = option("label", "What is looked up: the target's row, or the context.")
     corrected: bool = option(
@@ -114,7 +114,7 @@ class LNS(Proposal):
     def _weighed(
         self, queries: np.ndarray, rows: np.ndarray, colliding: DrawnIds, uniform: DrawnIds
     ) -> RaggedCandidates:
-        """Weigh by 1 / (pi_j + u / (V - 1)); a colliding class stands for 1 / share."""
+        """Weight by 1 / (pi_j + u / (V - 1)), and colliding classes by 1 / share, too."""
         offsets, ids, places = _joined(colliding, uniform)
         chances_E = self.hashed.hashing.chances(queries, rows, offsets, ids)
         log_weights_E = -np.log(chances_E + np.repeat(uniform.shares, np.diff(offsets)))
@@ -124,12 +124,12 @@ class LNS(Proposal):
 
 
 def default_bits(n_classes: int) -> int:
-    """Return K = 9, or more for many classes: a bucket then holds about BUCKET classes."""
+    """Return K = 9, or more so that a bucket has about BUCKET classes."""
     return min(max(BITS, ceil(log2(n_classes / BUCKET))), LARGEST_BITS)
 
 
 def default_tables(bits: int) -> int:
-    """Return L = 50, less ten for each bit over 9, at least 20, for half the time."""
+    """Return L = 50, less ten for each bit over 9, at least 20, which halves the time."""
     return min(max(TABLES - 10 * (bits - BITS), LEAST_TABLES), TABLES)
 
 
@@ -159,7 +159,7 @@ def _joined(first: DrawnIds, second: DrawnIds) -> tuple[Int64, Int32, Int64]:
 
 
 def _as_published(colliding: DrawnIds, uniform: DrawnIds) -> RaggedCandidates:
-    """Return the colliding classes, unweighted; uniform ones in rows without any."""
+    """Return the colliding classes, or uniform ones in rows without any, unweighted."""
     empty_B = np.diff(colliding.offsets) == 0
     counts_B = np.diff(uniform.offsets) * empty_B
     taken = np.repeat(empty_B, np.diff(uniform.offsets))

@@ -21,7 +21,7 @@ LEAST_BITS, MOST_BITS = 4, 14
 
 @dataclass(kw_only=True, eq=False)
 class LSH(SearchProposal):
-    """S: the target, and the k classes that most tables find. n_uniform: default sqrt V."""
+    """S has the k classes that most tables find. n_uniform is sqrt V by default."""
 
     tables: int = option(128, "Hash tables.", 1, LARGEST_TABLES)
     bits: int | None = option(
@@ -55,6 +55,6 @@ class LSH(SearchProposal):
 
 
 def default_bits(n_classes: int, tables: int, k: int) -> int:
-    """Return bits: the buckets of a context unlike all classes then hold about 4 k ids."""
+    """Return bits so that the buckets of a context unlike all classes have about 4 k ids."""
     bits = round(log2(max(n_classes * tables / (4 * k), 1)))
     return min(max(bits, LEAST_BITS), MOST_BITS)

@@ -1,4 +1,4 @@
-"""The bases of all proposals: methods that draw the negatives of a sampled softmax."""
+"""The bases of all proposals, which draw the negatives of a sampled softmax."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,15 +24,15 @@ from logitsieve.training.structures.track import RowIndex
 from logitsieve.utils.options import check_ranges, option
 
 Csr: TypeAlias = tuple[Int64, Int32]  # offsets [B+1] and ids of each row
-FEW_ROWS = 16  # with no more rows a set for each costs less than one product with all
+FEW_ROWS = 16  # for so few rows, a set for each is cheaper than one shared by all
 
 
 @dataclass(kw_only=True, eq=False)
 class Proposal(ABC):
-    """A method that draws candidates; its fields are its options.
+    """Draws candidates; its fields are its options.
 
-    index: of the rows of W, if `propose` searches any; the loss updates it. unservable: the name of
-    the trained model if it is not a softmax of h.w + b.
+    index: an index of the rows of W, if `propose` searches one; the loss updates it. unservable:
+    what is trained if it is not a softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -41,9 +41,9 @@ class Proposal(ABC):
         check_ranges(self)
 
     def start(self, classes: ClassWeights, seed: int) -> None:
-        """Prepare to draw for `classes`, which may move or be exchanged by a tie.
+        """Prepare to draw for `classes`, whose weights may be exchanged by a tie.
 
-        Make `index`, if any; the loss fills it. seed: of hash functions and features.
+        Make `index`, if any, which the loss fills. seed: of hash functions and features.
         """
         self.classes = classes
 
@@ -53,14 +53,14 @@ class Proposal(ABC):
 
     @abstractmethod
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
-        """Return candidates for rows that have targets, and minus their log-expected counts.
+        """Return candidates, and minus the logs of their expected counts.
 
-        hidden_states is detached, and normalised if the logits are. Use no randomness but `rng`.
+        hidden_BD is detached, and normalised if the logits are. All randomness comes from `rng`.
         """
 
 
 class SetSizes(NamedTuple):
-    """Numbers of classes: a row's S without its targets, T, and the batch's S without them."""
+    """Numbers of classes: a row's S without its targets, T, and a batch's S without targets."""
 
     k: int
     n_uniform: int
@@ -71,10 +71,9 @@ class SetSizes(NamedTuple):
 class SearchProposal(Proposal):
     """The classes that a search finds for a context, and a uniform sample of the others.
 
-    The loss is log Z^ - x_t, Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x: S holds the
-    targets and the classes found, T is uniform outside S (Levy, Chen, Ermon 2018, equations 4 to 6,
-    with V - |S| for C - k). A method implements `default_n_uniform`, `search_rows` and
-    `search_batch`.
+    The loss is log Z^ - x_t with Z^ = sum over S e^x + (V - |S|) / |T| sum over T e^x. S has the
+    targets and the classes found; T is uniform outside of S (Levy, Chen, Ermon 2018, equations 4 to
+    6, with V - |S| for C - k).
     """
 
     k: int | None = option(None, "Classes found for a row, without targets; none: 10 sqrt V.", 1)
@@ -99,15 +98,15 @@ class SearchProposal(Proposal):
 
     @abstractmethod
     def default_n_uniform(self, k: int) -> int:
-        """Return |T| for when the user gives none."""
+        """Return the default of |T|."""
 
     @abstractmethod
     def search_rows(self, hidden_BD: Tensor, targets_BM: Int64, rng: StepRng) -> Csr:
-        """Return the classes that each row finds, less its targets (padded by -1)."""
+        """Return the classes found for each row, without its targets (padded by -1)."""
 
     @abstractmethod
     def search_batch(self, hidden_BD: Tensor, targets_BM: Int64) -> Int32:
-        """Return at most `max_shared` ids, found by most rows, without any row's targets."""
+        """Return at most `max_shared` classes that most rows find, without targets."""
 
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
         targets_BM, count = targets.padded(), self.sizes.n_uniform
@@ -133,9 +132,9 @@ class SearchProposal(Proposal):
 def with_uniform(
     offsets: Int64, ids: Int32, targets_BM: Int64, count: int, n_classes: int, rng: StepRng
 ) -> tuple[Int64, Int32, Float64]:
-    """Return CSR (offsets, ids, log-weights): each row's ids and `count` others, no targets.
+    """Add `count` uniform ids to each row, without repetitions and targets.
 
-    The others are uniform, without replacement.
+    Returns CSR (offsets, ids, log-weights).
     """
     key, step = np.uint64(rng.key), np.uint64(rng.step)
     result: tuple[Int64, Int32, Float64] = add_uniform_sample(
@@ -145,5 +144,5 @@ def with_uniform(
 
 
 def sqrt_classes(n_classes: int, factor: float = 1.0) -> int:
-    """Return factor sqrt V within 1 .. V, the papers' form of defaults."""
+    """Return factor * sqrt V, within 1 .. V."""
     return min(n_classes, max(1, round(factor * math.sqrt(n_classes))))

@@ -1,7 +1,7 @@
 """Hash families over the rows of W: SimHash with dense or structured hyperplanes, and DWTA.
 
 Rows are hashed as [w; b; sqrt(M^2 - |[w; b]|^2)] / M (index_builder/reduction.py), contexts as
-[h; 1; 0]; M is the row's own norm unless the tables are for inner products.
+[h; 1; 0]. M is the row's own norm, unless the tables are for inner products.
 
 Shape letters: N vectors, K hashes a table, E pairs of a query and a row.
 """
@@ -34,23 +34,23 @@ LARGEST_TABLES = 4096
 
 class Hashing(ABC):
     tables: int
-    hashes: int  # K; vectors share a bucket if all K agree
+    hashes: int  # K, which all agree for vectors in the same bucket
     bits: int
     drawn: np.ndarray
 
     @abstractmethod
     def codes(self, vectors_NX: Float32) -> Int32:
-        """Return buckets int32 [N, L] of lifted vectors."""
+        """Return the buckets int32 [N, L] of lifted vectors."""
 
     @abstractmethod
     def kept(self, vectors_NX: Float32) -> np.ndarray:
-        """Return vectors [N, ...] in the form that `agreements` takes."""
+        """Return vectors in the form [N, ...] that `agreements` takes."""
 
     @abstractmethod
     def agreements(
         self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32
     ) -> Float64:
-        """Return the probability [E] that one hash agrees, of queries and CSR rows from `kept`."""
+        """Return the probability [E] that one hash agrees for queries and CSR rows, from `kept`."""
 
     def chances(self, queries: np.ndarray, rows: np.ndarray, offsets: Int64, ids: Int32) -> Float64:
         common = self.agreements(queries, rows, offsets, ids) ** self.hashes
@@ -70,7 +70,7 @@ class Hashing(ABC):
 
 
 class SimHash(Hashing):
-    """Sides of random hyperplanes (Charikar 2002): agree with probability 1 - angle / pi."""
+    """Sides of random hyperplanes (Charikar 2002), which agree with probability 1 - angle / pi."""
 
     def __init__(self, dim: int, *, tables: int, bits: int, seed: int) -> None:
         whole("tables", tables, 1, LARGEST_TABLES)
@@ -98,10 +98,10 @@ class SimHash(Hashing):
 
 
 class StructuredSimHash(SimHash):
-    """SimHash with hyperplanes from Hadamard matrices (hadamard.py): O(X log X) for X products.
+    """SimHash with hyperplanes from Hadamard matrices: O(X log X) for X products.
 
-    They are orthogonal, not independent: agreements equal SimHash's, chances of a common bucket
-    nearly.
+    They are orthogonal, not independent. So `agreements` are those of SimHash, but `chances` are
+    approximate.
     """
 
     def _draw(self, dim: int, seed: int) -> np.ndarray:
@@ -118,7 +118,7 @@ class StructuredSimHash(SimHash):
 
 
 class DWTA(Hashing):
-    """Largest coordinates of random windows of w and h; exact chances for vectors without zeros."""
+    """The largest coordinates in random windows. `chances` are exact for vectors without zeros."""
 
     def __init__(self, dim: int, *, tables: int, hashes: int, window: int, seed: int) -> None:
         whole("tables", tables, 1, LARGEST_TABLES)

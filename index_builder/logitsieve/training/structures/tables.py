@@ -1,7 +1,6 @@
-"""Hash tables over the rows of W, which follow the rows as they are trained.
+"""Hash tables over the rows of W, which are updated as the rows are trained.
 
-Between updates look-ups find classes by their old rows; `keep` stores these for losses that weigh
-by the chance of a collision.
+Between updates, classes are found by their old rows.
 """
 
 from typing import Any
@@ -17,12 +16,12 @@ from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.kernels.buckets import fill_tables, look_up
 from logitsieve.training.structures.hashing import Hashing
 
-AT_ONCE = 1 << 11  # rows that stay in the caches
-LARGEST_IDS = 2**31 - 1  # in all tables: offsets are int32
+AT_ONCE = 1 << 11  # rows, which stay in the CPU's caches
+LARGEST_IDS = 2**31 - 1  # in all tables, as offsets are int32
 
 
 class Buckets:
-    """Bucket i holds ids[offsets[i] : offsets[i + 1]], int32 (kernels/buckets.py)."""
+    """Buckets of ids in CSR form (kernels/buckets.py)."""
 
     offsets: Int32
     ids: Int32
@@ -40,10 +39,10 @@ class Buckets:
         fair: bool = False,
         votes_BL: Int32 | None = None,
     ) -> tuple[Int64, Int32, Int64]:
-        """Return CSR (offsets, ids) of each row's classes, and their number before a limit [B].
+        """Return CSR (offsets, ids) of each row's classes, and their number before `limit` [B].
 
-        Targets (padded by -1) are excluded. At most `limit` classes stay: the ones with most votes
-        of their buckets (by default one each), or a uniform sample if `fair`.
+        Targets (padded by -1) are excluded. At most `limit` classes are kept: those with the most
+        votes of their buckets (by default one each) or, if `fair`, a uniform sample.
         """
         votes_BL = np.ones_like(buckets_BL) if votes_BL is None else votes_BL
         found: tuple[Int64, Int32, Int64] = look_up(
@@ -61,9 +60,9 @@ class Buckets:
 
 
 class HashTables(Buckets):
-    """The buckets of every row: a RowIndex. mips: hash for h.w + b instead of the angle.
+    """A RowIndex by buckets. mips: hash for h.w + b instead of the angle.
 
-    keep: store the V rows as they were hashed, for `Hashing.chances`.
+    keep: keep the rows as they were hashed, for `Hashing.chances`.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class HashTables(Buckets):
         self.codes = np.zeros((n_classes, tables), np.int32)
         self.offsets = np.zeros((tables << hashing.bits) + 1, np.int32)
         self.ids = np.zeros(tables * n_classes, np.int32)
-        self.largest = 0.0  # M, if inner products are hashed for
+        self.largest = 0.0  # M, if `mips`
         self.kept: np.ndarray | None = None
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -105,7 +104,7 @@ class HashTables(Buckets):
         fill_tables(self.codes, self.offsets, self.ids)
 
     def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
-        """Buckets int32 [B, L] of hidden rows, and the vectors [B, X] that were hashed."""
+        """Return the buckets int32 [B, L] of hidden states, and the vectors [B, X] hashed."""
         hidden_states = hidden_BD.detach().to("cpu", torch.float32).numpy()
         vectors = np.empty((len(hidden_states), hidden_states.shape[1] + 2), np.float32)
         vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden_states, 1, 0
@@ -121,7 +120,7 @@ class HashTables(Buckets):
             "hashing": self.hashing.state_dict(),
         }
         if self.kept is not None:
-            # Every version of torch can save int16, not uint16.
+            # Some versions of torch cannot save uint16.
             signed = self.kept.view(np.int16) if self.kept.dtype == np.uint16 else self.kept
             state["kept"] = torch.from_numpy(signed.copy())
         return state

@@ -1,6 +1,6 @@
-"""Indexes of the rows of W that follow an optimizer.
+"""Updates indexes of the rows of W after steps of an optimizer.
 
-Rows with a gradient are dirty until they are indexed again, once a period. Optimizers that move
+Rows with a gradient are dirty until they are indexed again, once per period. Optimizers that move
 other rows are refused.
 """
 
@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 from logitsieve.api.errors import InvalidRequest
 from logitsieve.training.autograd.classes import ClassWeights
 
-# Optimizers that move only rows with a gradient while these options of theirs are 0.
+# Optimizers that move only rows with a gradient, if these of their options are 0.
 _TRACKABLE: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum", "weight_decay"),
     Adagrad: ("weight_decay",),
@@ -30,23 +30,23 @@ class RowIndex(Protocol):
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None: ...
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Index the rows that moved again: int64 [N], ascending, each once."""
+        """Index rows that have moved: int64 [N], ascending, each once."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors, ints, floats and dicts of them, for a resumed run."""
+        """Return tensors, ints, floats and dicts of them."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state; InvalidRequest if its shapes differ."""
+        """Load a state. InvalidRequest if shapes differ."""
 
 
 @dataclass
 class Tracking:
-    """Optimizer steps, updates of an index, and the rows that moved since: saved in checkpoints."""
+    """Counts optimizer steps and index updates, and collects the rows that moved since."""
 
     steps: int = 0
     updated: int = 0  # the step of the last update
     updates: int = 0
-    dirty: list[Tensor] = field(default_factory=list)  # int64, most of them of one step
+    dirty: list[Tensor] = field(default_factory=list)  # int64
     noted: int = 0  # ids in `dirty`, with duplicates
 
     def after_step(
@@ -77,7 +77,7 @@ class Tracking:
     def rows(self) -> Tensor:
         if not self.dirty:
             return torch.empty(0, dtype=torch.int64)
-        device = self.dirty[-1].device  # a checkpoint's may be on another device
+        device = self.dirty[-1].device  # those of a checkpoint may be on another
         rows: Tensor = torch.unique(torch.cat([each.to(device) for each in self.dirty]))
         return rows
 

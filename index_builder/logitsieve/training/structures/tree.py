@@ -1,9 +1,8 @@
-"""A kernel tree over the rows of W, rebuilt and updated with the weights, and its feature maps.
+"""A kernel tree over the rows of W, and its feature maps.
 
-phi(x).phi(y) equals a kernel of x and y, in expectation or exactly (Rawat et al. 2019, section 3;
+phi(x).phi(y) equals a kernel of x and y, exactly or in expectation (Rawat et al. 2019, section 3;
 Rahimi, Recht 2007 for RFF, Yu et al. 2016 for SORF). Random features estimate exp(-nu |x - y|^2 /
-2), for vectors of norm 1 exp(nu (x.y - 1)) >= e^{-2 nu}. kernels/tree_sums.py has the tree's
-layout.
+2), which for unit vectors is exp(nu (x.y - 1)) >= e^{-2 nu}. kernels/tree_sums.py has the layout.
 
 Shape letters: N vectors, R random directions, F features, L leaves, n classes a leaf, M draws.
 """
@@ -26,7 +25,7 @@ from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 
 
 class Features(ABC):
-    """A feature map. size: F; floor: lower bound of the kernel; drawn: random parameters."""
+    """A feature map. size: F. floor: a lower bound of the kernel. drawn: random parameters."""
 
     size: int
     floor: float
@@ -34,13 +33,13 @@ class Features(ABC):
 
     @abstractmethod
     def __call__(self, vectors: Float32) -> Float32:
-        """phi [N, F] of vectors [N, D]."""
+        """Return phi [N, F] of vectors [N, D]."""
 
 
 class RandomFourier(Features):
     """[cos(Omega u), sin(Omega u)] / sqrt(R), rows of Omega from N(0, nu I); F = 2 R.
 
-    E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2) with w from N(0, nu I), not from the N(0, I / nu) of
+    E cos(w.(x - y)) = exp(-nu |x - y|^2 / 2) needs w from N(0, nu I), not from N(0, I / nu) as in
     the paper's eq. 17.
     """
 
@@ -53,14 +52,14 @@ class RandomFourier(Features):
         return _waves(self._angles(vectors).numpy())
 
     def _angles(self, vectors: Float32) -> Tensor:
-        """Omega u by torch, which uses the threads that the user chose."""
+        """Return Omega u, by torch, which uses the threads that the user chose."""
         return torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
 
 
 class StructuredFourier(Features):
-    """RandomFourier with structured orthogonal directions: O(R log D) a vector, less error.
+    """RandomFourier with structured orthogonal directions: O(R log D) per vector, and less error.
 
-    Directions have one norm, sqrt(P): the kernel has a bias that falls with D.
+    All directions have the norm sqrt(P), so the kernel has a bias, which falls with D.
     """
 
     def __init__(self, dim: int, directions: int, nu: float, seed: int) -> None:
@@ -79,7 +78,7 @@ class StructuredFourier(Features):
 class PositiveFeatures(RandomFourier):
     """[e^{Omega u}, e^{-Omega u}] e^{-nu} / sqrt(2 R) of unit vectors u, Omega as in RandomFourier.
 
-    E e^{w.(x + y)} = exp(nu |x + y|^2 / 2): the same kernel, and no estimate is negative
+    E e^{w.(x + y)} = exp(nu |x + y|^2 / 2) gives the same kernel, and estimates are never negative
     (Choromanski et al. 2021, Rethinking Attention with Performers, lemma 1).
     """
 
@@ -90,7 +89,7 @@ class PositiveFeatures(RandomFourier):
 
 
 class QuadraticFeatures(Features):
-    """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j, i < j twice, and 1."""
+    """alpha (x.y)^2 + 1 exactly (eq. 15): sqrt(alpha) u_i u_j for i <= j (i < j twice), and 1."""
 
     def __init__(self, dim: int, alpha: float) -> None:
         self.rows, self.columns = np.triu_indices(dim)
@@ -113,7 +112,7 @@ def _waves(angles: Float32) -> Float32:
     return phi
 
 
-# By the name that `features` of RandomFeatures takes.
+# By the values of RandomFeatures' option `features`.
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,
@@ -121,13 +120,13 @@ FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
 }
 
 
-FEATURES_AT_ONCE = 1 << 22  # features held at a time
-# Updates of the float32 sums before a rebuild: the error is then about 1e-5 of a sum.
+FEATURES_AT_ONCE = 1 << 22
+# After so many updates, the error of the float32 sums is about 1e-5 of a sum.
 REBUILD_AFTER = 10_000
 
 
 class KernelTree:
-    """Sums of phi over the classes below each branch (a RowIndex), and each row as added."""
+    """A RowIndex by sums of phi over the classes below each branch; keeps the rows as added."""
 
     def __init__(
         self, features: Features, in_features: int, n_classes: int, form: LogitForm, leaf: int
@@ -149,7 +148,7 @@ class KernelTree:
             add_to_paths(self.sums, np.arange(first, last) // self.per_leaf, phi)
 
     def update(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Update the sums above rows [N], ascending, each once: O(N F log L)."""
+        """Update the sums above ascending rows [N]: O(N F log L)."""
         self.updates += 1
         if self.updates >= REBUILD_AFTER:
             self.rebuild(weight, bias)
@@ -163,15 +162,12 @@ class KernelTree:
             add_to_paths(self.sums, leaves, self._phi_of_stored(host_rows) - before)
 
     def mixture(self, vectors: Tensor) -> tuple[Float32, float]:
-        """Return phi [F] that draws from the mean of the distributions of contexts [B, D].
-
-        And the least mass of a class.
-        """
+        """Return phi [F] for the mean of the distributions of contexts [B, D], and its floor."""
         phi_BF = self.features(vectors.detach().cpu().float().contiguous().numpy())
         floor = self.features.floor
         masses_B = (phi_BF @ self.sums[0]).astype(np.float64)
         shares_B = 1 / np.maximum(masses_B, floor * self.classes)
-        shares_B /= shares_B.max()  # only their ratios count, and 1 / mass may exceed float32
+        shares_B /= shares_B.max()  # only ratios count, and 1 / mass may exceed float32
         return shares_B.astype(np.float32) @ phi_BF, float((floor * shares_B).sum())
 
     def draw(self, query: tuple[Float32, float], uniforms: Float64) -> tuple[Int64, Float64]:

@@ -1,4 +1,4 @@
-"""Text as int32 ids on disk, mapped and read in parallel streams.
+"""Texts as int32 ids on disk, read in parallel streams.
 
 Shape letters: N words of a text, B streams, T time steps.
 """
@@ -22,7 +22,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 
 def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
-    """Yield the words of each line that has any, and `<eos>`; InvalidRequest names `field`."""
+    """Yield the words of each line that has any, then `<eos>`. InvalidRequest names `field`."""
     for chunk in text_chunks(path, field):
         for line in chunk.split("\n"):
             if words := line.split():
@@ -30,7 +30,7 @@ def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
 
 
 class Corpus(NamedTuple):
-    """Ids to train on and to validate on, and how often each class occurs in the former."""
+    """Ids to train and to validate on, and how often each class occurs in the former."""
 
     train: Int32  # [N]
     valid: Int32  # [N']
@@ -51,7 +51,7 @@ class Corpus(NamedTuple):
 
 
 def encode(config: TrainConfig, progress: Progress = no_progress) -> Corpus:
-    """Read texts as ids of the most frequent words of the text trained on; holds 8 bytes a word."""
+    """Read texts as ids of the most frequent words of the training text; takes 8 bytes per word."""
     if config.text is None:
         raise InvalidRequest("text", "nothing", "a text file, or --resume")
     numbers: dict[str, int] = defaultdict(count().__next__)
@@ -79,7 +79,7 @@ def _numbered(path: Path, field: str, numbers: dict[str, int]) -> Int32:
 
 
 class TextStreams:
-    """The text as a ring from `shift` on, cut into B streams of equal `length`."""
+    """A text as a ring that begins at `shift`, cut into B streams of equal `length`."""
 
     def __init__(self, ids: Int32, streams: int, shift: int = 0, device: str = "cpu") -> None:
         self._ids, self._device, self.length = ids, device, (len(ids) - 1) // streams

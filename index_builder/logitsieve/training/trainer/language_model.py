@@ -24,7 +24,7 @@ NORMALIZED = {"contexts": "normalized"}
 
 
 class Recurrent(nn.Module):
-    """All of a language model but its softmax; `sparse` is of the embedding's gradients."""
+    """A language model without its softmax; `sparse` refers to the embedding's gradients."""
 
     def __init__(
         self, vocab_size: int, dim: int, layers: int, dropout: float, *, sparse: bool = False
@@ -37,13 +37,13 @@ class Recurrent(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def hidden_states(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Inputs of the softmax, float32 [B, T, D], and the next state, from ids int64 [B, T]."""
+        """Return the softmax's inputs float32 [B, T, D], and the next state."""
         hidden_BTD, state = self.lstm(self.dropout(self.embedding(ids)), state)
         return self.dropout(hidden_BTD), state
 
 
 class LanguageModel(Recurrent):
-    """Next-word logits, exactly W h + b; with `normalized` h is the LSTM's output at length 1."""
+    """A language model with logits W h + b; with `normalized`, h has length 1."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class LanguageModel(Recurrent):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return the saved model in float32, ready for inference; IndexUnreadable if damaged."""
+        """Return the saved model in float32, for inference. IndexUnreadable if damaged."""
         file = map_tensors(folder / WEIGHTS_FILE, foreign=True)
         tensors = {name: torch.from_numpy(widened(each)) for name, each in file.tensors.items()}
         return cls.of(tensors, normalized=file.metadata.get("contexts") == "normalized")
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, normalized: bool = False) -> Self:
-        """Return a model of these very tensors; without `output.weight` it is tied."""
+        """Return a model of these tensors, not copied; without `output.weight` it is tied."""
         vocab_size, dim = tensors["embedding.weight"].shape
         layers = sum(name.startswith("lstm.weight_ih_") for name in tensors)
         tied = "output.weight" not in tensors

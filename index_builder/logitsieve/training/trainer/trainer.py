@@ -1,13 +1,13 @@
-"""A training as a folder, which may be killed at any time and resumed.
+"""A training run in a folder, which may be killed at any time and resumed.
 
-| file | holds |
+| file | contents |
 |---|---|
-| `settings.json` | every option, the texts among them |
-| `train.npy`, `valid.npy`, `counts.npy`, `vocab.txt` | the texts as ids, mapped; the words by id |
+| `settings.json` | all options |
+| `train.npy`, `valid.npy`, `counts.npy`, `vocab.txt` | the texts as ids; the words by id |
 | `checkpoint.pt` | all that the next step depends on |
-| `model.safetensors` | the best model so far on the held-out text |
+| `model.safetensors` | the model with the best perplexity so far |
 
-On a CPU a resumed run equals, bit for bit, one that was never stopped.
+On a CPU, a resumed run equals, bit for bit, one that was never stopped.
 """
 
 import json
@@ -39,10 +39,10 @@ SMOOTH = 100  # steps
 
 @dataclass
 class TrainingStatus:
-    """Progress of a training; perplexities are on the held-out text, infinite at first.
+    """Progress of a run; perplexities are on the held-out text, infinite at first.
 
-    rows: words of a step. per_epoch, total: steps. loss: nats a word, averaged over SMOOTH steps.
-    seconds: of training steps alone.
+    rows: words of a step. per_epoch, total, steps, validated: steps. loss: nats per word, averaged
+    over SMOOTH steps. seconds: of training steps alone.
     """
 
     rows: int
@@ -68,12 +68,12 @@ class Trainer:
     """A model in training."""
 
     def __init__(self, config: TrainConfig, corpus: Corpus) -> None:
-        """InvalidRequest for options that do not go together, or not with the text."""
+        """Raise InvalidRequest if options do not go together, or do not suit the text."""
         self.config, self.corpus = config, corpus
         self._check()
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        counts = torch.from_numpy(np.maximum(corpus.counts, 1))  # of frequencies: positive
+        counts = torch.from_numpy(np.maximum(corpus.counts, 1))  # must be positive
         chosen = {"seed": config.seed, **read_options(config.loss, config.loss_option)}
         self.loss = LOSSES[config.loss](
             config.dim, len(counts), class_counts=counts, device=config.device, **chosen
@@ -110,7 +110,7 @@ class Trainer:
             raise InvalidRequest("device", self.config.device, allowed) from error
 
     def step(self) -> float:
-        """Make one update; return its loss in nats a word. TrainingFailed if it is not finite."""
+        """Make one update; return its loss in nats per word. TrainingFailed if it is not finite."""
         begun, status = time.monotonic(), self.status
         factor = lr_factor(self.config, status.steps, status.total)
         rates = (self.config.lr, self.config.head_lr)
@@ -125,7 +125,7 @@ class Trainer:
         backward(loss)
         parameters = dict.fromkeys([*self.model.parameters(), *self.loss.parameters()])
         self._check_finite("gradient", clip_grad_norm_(parameters, self.config.clip))
-        # torch warns of sparse gradients unless checks are switched on or off.
+        # torch warns unless the checks of sparse tensors are set explicitly.
         with check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             for each in self._optimizers:
                 each.step()
@@ -147,7 +147,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the perplexity on the held-out text; TrainingFailed if it is not finite."""
+        """Return the perplexity on the held-out text. TrainingFailed if it is not finite."""
         self.model.eval()
         ids = self.corpus.valid
         count = max(1, min(VALID_STREAMS, len(ids) // (VALID_STEPS + 1)))
@@ -183,7 +183,7 @@ class Trainer:
         fresh.replace(file)
 
     def load(self, file: Path) -> None:
-        """Go on from a checkpoint; InvalidRequest if it is damaged."""
+        """Continue from a checkpoint. InvalidRequest if it is damaged."""
         try:
             state = torch.load(file, map_location=self.config.device, weights_only=True)
         except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
@@ -201,7 +201,7 @@ class Trainer:
 
 
 def lr_factor(config: TrainConfig, step: int, total: int) -> float:
-    """Return the factor of the rates in step 0 .. total - 1: it rises, then falls to 0."""
+    """Return the factor of learning rates: a linear rise, then a cosine."""
     rising = math.ceil(config.warm_up * total)
     if step < rising:
         return (step + 1) / rising
@@ -212,7 +212,7 @@ SETTINGS, CHECKPOINT = "settings.json", "checkpoint.pt"
 
 
 def begin(folder: Path, config: TrainConfig, *, progress: Progress = no_progress) -> None:
-    """Encode the run's text, then write its options; InvalidRequest if the folder is in use."""
+    """Encode the run's text, then write its options. InvalidRequest if the folder is in use."""
     if (folder / CHECKPOINT).exists():
         raise InvalidRequest("out", f"{folder}, which holds a run", "another folder, or --resume")
     if folder.exists() and any(folder.iterdir()):
@@ -227,7 +227,7 @@ def begin(folder: Path, config: TrainConfig, *, progress: Progress = no_progress
 
 
 def load_config(folder: Path, field: str = "resume") -> TrainConfig:
-    """Return the options of the run in a folder; InvalidRequest names `field` without one."""
+    """Return the options of the run in a folder. InvalidRequest names `field` if there is none."""
     file = folder / SETTINGS
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
@@ -246,9 +246,9 @@ def train(
 ) -> TrainingStatus:
     """Train the rest of the run in `folder`, from its checkpoint on.
 
-    Once `stop`, called before every step, is True, all is saved and train returns. `show` gets the
-    status, always the same object, after steps and validations. InvalidRequest if the run is
-    `to_be_served` and the loss trains no softmax of h.w + b.
+    `stop` is called before each step; once it returns True, the state is saved and `train` returns.
+    `show` gets the status, always the same object, after steps and validations. InvalidRequest if
+    the run is `to_be_served` but the loss does not train a softmax of h.w + b.
     """
     config = load_config(folder)
     trainer = Trainer(config, Corpus.open(folder))
