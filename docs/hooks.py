@@ -100,7 +100,6 @@ def listing(folder: Path, files: list[Path]) -> str:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the linked files, and the files that they link to."""
     from mkdocs.structure.files import File
 
     names = linked_definitions()

@@ -14,7 +14,7 @@ from logitsieve.api.requests import (
 from logitsieve.api.results import BeamStepReply, SampleReply, ScoreReply, TopKReply
 from logitsieve.v1 import decoder_pb2 as pb
 
-TRAILER = "logitsieve-error-bin"  # the Error of a failed call
+TRAILER = "logitsieve-error-bin"
 TIMEOUT = "logitsieve-timeout-ms"  # a call's whole time; less the time left, it tells the wait
 
 Reply = TopKReply | BeamStepReply | SampleReply | ScoreReply
@@ -25,7 +25,7 @@ class Rpc(NamedTuple, Generic[R_co]):
 
 
     name: str
-    field: str  # in DecodeRequest and DecodeResponse
+    field: str
     kind: type[Request[R_co]]
     request: type[Any]
     response: type[Any]  # field 1 is its Answer; others have the names of the reply's arrays
@@ -33,7 +33,6 @@ class Rpc(NamedTuple, Generic[R_co]):
 
     @property
     def method(self) -> str:
-        """The name of the `Decoder`'s method."""
         return self.kind.METHOD
 
 

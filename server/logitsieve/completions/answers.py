@@ -61,7 +61,7 @@ class Choice:
     made: int = 0
     log_z: list[tuple[float, float] | None] = field(default_factory=list)
     tokens: list[Scored] = field(default_factory=list)
-    _shown: int = 0  # tokens in earlier chunks
+    _shown: int = 0
     _offset: int = 0
     _utf8: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
@@ -93,7 +93,6 @@ class Choice:
         return [self.reader.call] if self.reader is not None and self.reader.call else []
 
     def legacy(self) -> dict[str, Any] | None:
-        """Return `logprobs` of a completion's new tokens."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)
@@ -111,7 +110,6 @@ class Choice:
         }
 
     def content(self) -> dict[str, Any] | None:
-        """Return `logprobs` of a chat's new tokens."""
         if not self.logprobs:
             return None
         tokens, self._shown = self.tokens[self._shown :], len(self.tokens)

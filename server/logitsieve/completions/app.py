@@ -1,5 +1,3 @@
-"""The endpoint as an ASGI application."""
-
 import asyncio
 import json
 import secrets
@@ -49,8 +47,6 @@ class Facts:
 
 
 class Endpoint:
-    """Reads requests, gives tasks to the engine, and answers."""
-
     def __init__(
         self, engine: DecodeLoop, facts: Facts, lanes: Lanes, *, timeout_s: float = 600
     ) -> None:
@@ -103,7 +99,7 @@ class Endpoint:
         asked = await self._lanes.run(ticket, work)
         if asked.structure is not None:
             asked = await self._lanes.run(ticket, partial(self._structured, asked), grammar=True)
-        self.engine.check(len(asked.prompts) * asked.n)  # before the tasks are made
+        self.engine.check(len(asked.prompts) * asked.n)
         call = Call(self, asked, began, ticket)
         self.engine.submit(call.tasks)
         if asked.stream:
@@ -190,8 +186,6 @@ class Endpoint:
 
 
 class Call:
-    """A request's tasks, and what the engine's thread tells about them."""
-
     def __init__(self, endpoint: Endpoint, asked: Asked, began: float, ticket: Ticket) -> None:
         self._endpoint, self._began, self._ticket = endpoint, began, ticket
         self._news: asyncio.Queue[News] = asyncio.Queue()
@@ -241,7 +235,6 @@ class Call:
         return self._answer.whole({"seconds": monotonic() - self._began})
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield server-sent events; the last may be an error."""
         answer = self._answer
         try:
             roles = answer.choices if answer.asked.chat else []
@@ -277,8 +270,6 @@ def _event(value: dict[str, Any]) -> str:
 
 
 class Counts(Collector):
-    """Counters with values of the engine's."""
-
     def __init__(self, prefix: str, counts: dict[str, tuple[str, Callable[[], float]]]) -> None:
         self._prefix, self._counts = prefix, counts
 

@@ -56,7 +56,6 @@ def anything(field: str, value: Any) -> Any:
 def checked(
     body: Mapping[str, Any], table: Mapping[str, Checker], within: str = ""
 ) -> dict[str, Any]:
-    """Return the given fields, converted. InvalidRequest names an unknown or wrong one."""
     given = {field: value for field, value in body.items() if value is not None}
     for field in given:
         if field not in table:
@@ -67,7 +66,6 @@ def checked(
 
 
 def object_of(field: str, value: Any, table: Mapping[str, Checker], allowed: str) -> dict[str, Any]:
-    """Return the fields of the object `field`. InvalidRequest if it is not an object."""
     if type(value) is not dict:
         raise InvalidRequest(field, f"{value!a:.80}", allowed)
     return checked(value, table, f"{field}.")

@@ -45,7 +45,7 @@ from logitsieve.llamacpp import LlamaContext
 log = logging.getLogger(__name__)
 
 SLICE = 64  # tokens; a divisor of LlamaContext's batch
-PROBED = 8  # tokens in the prompts of `steady_sequences`
+PROBED = 8
 RETRY_S = 1.0
 STOP, LENGTH = "stop", "length"
 
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
     tokens: list[Scored]
     text: str = ""
     finish: str = ""
-    prompt: bool = False  # whether the tokens are the prompt's
+    prompt: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -76,16 +76,16 @@ class Task:
     drawing: Sampling | None
     echo: bool
     logprobs: int | None  # number of best ids with each token; None: no log-probabilities
-    deadline: float  # of `monotonic`
+    deadline: float
     tell: Callable[[Piece | Exception], None]
     request: int = 0  # its number in the journal
     cancelled: bool = False
-    number: int = 0  # its sequence
+    number: int = 0
     read: int = 0  # tokens of the prompt that have been read
     rows: Float32 | None = None  # [1, .] from which the next token is chosen
     made: Continuation | None = None
     speculation: Speculation | None = None
-    scanned: int = 0  # exact logits
+    scanned: int = 0
     chosen: int = 0  # tokens chosen or scored
     proven: int = 0
     heads: set[str] = field(default_factory=set)
@@ -96,8 +96,6 @@ class Task:
 
 
 class DecodeLoop:
-    """Decodes tasks until it is closed."""
-
     def __init__(
         self,
         attached: LlamaAttachment,
@@ -114,7 +112,7 @@ class DecodeLoop:
         self.context: LlamaContext = attached.context
         self.running: list[Task] = []
         self.waiting: deque[Task] = deque()
-        self.steps = 0  # begun
+        self.steps = 0
         self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
         self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
@@ -130,7 +128,6 @@ class DecodeLoop:
         self._thread.start()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Queue all tasks. Raises like `check`."""
         with self._news:
             self.check(len(tasks))
             self.waiting.extend(tasks)
@@ -187,7 +184,7 @@ class DecodeLoop:
         if reading:
             with self._failing(reading[:1]):
                 self._read(reading[0])
-            if reading[0] in self.running:  # the next turn is another's
+            if reading[0] in self.running:
                 self.running.remove(reading[0])
                 self.running.append(reading[0])
         ready = [task for task in self.running if task.made is not None]
@@ -320,7 +317,6 @@ class DecodeLoop:
     def _scores(
         self, tasks: list[Task], rows: Float32, ids: Int32
     ) -> list[tuple[list[Task], Scores]]:
-        """Return the scores of tasks that ask for them."""
         scores = []
         # Only tasks with the same count share a call, so that each has the bits it has alone.
         for count in {task.logprobs for task in tasks} - {None}:

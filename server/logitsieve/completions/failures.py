@@ -1,5 +1,3 @@
-"""Errors as OpenAI's object."""
-
 from typing import Any
 
 from starlette.exceptions import HTTPException

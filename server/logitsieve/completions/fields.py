@@ -101,7 +101,7 @@ MOST_PROMPTS, MOST_CHOICES = 1024, 128
 MOST_LOGPROBS = 100
 MOST_STOPS, LONGEST_STOP = 64, 256
 MOST_BIASED = 1024
-DEFAULT_TOKENS = 16  # as in OpenAI's interface
+DEFAULT_TOKENS = 16
 WIDEST_SEED = (1 << 64) - 1
 RANDOM = -1  # the seed for other draws each time, as in llama.cpp and vLLM
 WIDEST_BIAS = 1000.0
@@ -126,7 +126,7 @@ def biases(field: str, value: Any) -> dict[int, float]:
         raise InvalidRequest(field, f"{value!a:.80}", allowed)
     made = {}
     for token, bias in value.items():
-        if not re.fullmatch("0|[1-9][0-9]{0,8}", token):  # so that an id is written in one way only
+        if not re.fullmatch("0|[1-9][0-9]{0,8}", token):
             raise InvalidRequest(field, f"{token!a:.80}", allowed)
         made[int(token)] = number(-WIDEST_BIAS, WIDEST_BIAS)(f"{field}.{token}", bias)
     return made
@@ -168,7 +168,7 @@ COMMON: dict[str, Checker] = {
     "stream_options": stream_options,
     "user": text,
 }
-UNCHANGED = (  # fields that `GenerationOptions` takes as they are
+UNCHANGED = (
     *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop"),
 )
 COMPLETION: dict[str, Checker] = {
@@ -203,7 +203,7 @@ DETOKENIZE: dict[str, Checker] = {"model": text, "tokens": anything}
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     prompts: list[list[int]]
-    texts: list[str | None]  # None for a prompt of ids
+    texts: list[str | None]
     options: GenerationOptions
     max_tokens: int
     n: int

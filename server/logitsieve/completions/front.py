@@ -34,10 +34,10 @@ from logitsieve.server.security import HEADER, READ, ApiKeys
 
 TRIES = 4
 STRIKES = 3  # crashes after which a suspect is refused
-REMEMBERED = 1024  # entries of each of the dicts below
+REMEMBERED = 1024
 END_S = 2.0  # for a process to end once its connections have
 RETRY_S = 1.0
-KEPT = ("content-type", "retry-after", "allow")  # headers that are passed on
+KEPT = ("content-type", "retry-after", "allow")
 PROMPTS = ("prompt", "messages", "tokens")
 KILLED = "the engine ended while it worked on this request"
 
@@ -47,8 +47,6 @@ class EngineLost(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer that has begun; `close` closes its connection."""
-
     status: int
     headers: dict[str, str]
     first: bytes
@@ -57,8 +55,6 @@ class Answer(NamedTuple):
 
 
 class Front:
-    """An application over one engine at a time, for which at most `most` requests wait."""
-
     def __init__(
         self,
         engine: Callable[[Line], None],
@@ -74,9 +70,9 @@ class Front:
         self._waiting = self._number = 0
         # Prompts are known by their digests.
         self._keys: dict[int, str] = {}  # by the number of a request
-        self._strikes: dict[str, int] = {}  # suspects, with their crashes
+        self._strikes: dict[str, int] = {}
         self._guilty: dict[str, None] = {}
-        self._alone = asyncio.Lock()  # held by a suspect
+        self._alone = asyncio.Lock()
         registry = self._registry = CollectorRegistry()
         prefix = "logitsieve_completions"
         up = Gauge(f"{prefix}_engine_up", "1 if the engine is ready.", registry=registry)
@@ -185,7 +181,6 @@ class Front:
             close()
 
     async def _ask(self, request: Request, body: bytes, number: int, until: float) -> Answer:
-        """Pass a request to the engine, and wait until its answer begins."""
         child, reader, writer = await self._connection(until)
         connection = h11.Connection(h11.CLIENT)
         target = request.scope["raw_path"]
@@ -229,7 +224,6 @@ class Front:
             self._waiting -= 1
 
     def _judge(self, numbers: set[int]) -> None:
-        """Remember the prompts that an engine was working on when it ended."""
         self._ends.inc()
         keys = {self._keys[number] for number in numbers & self._keys.keys()} - {""}
         for key in keys:
@@ -295,7 +289,6 @@ async def _whole(answer: Answer) -> bytes:
 
 
 def _prompt(body: bytes) -> tuple[str, str]:
-    """Return the field of a request's prompt, and its digest."""
     given = parsed(body)
     for field in PROMPTS:
         if field in given:

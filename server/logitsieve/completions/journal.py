@@ -41,7 +41,6 @@ class Journal:
             self._numbers[start : start + len(requests)] = [0] * len(requests)
 
     def found(self) -> set[int]:
-        """Return the numbers, and forget them."""
         found = {number for number in self._numbers if number}
         self._numbers[:] = [0] * len(self._numbers)
         return found
@@ -53,9 +52,9 @@ MOST_JSON = 16 << 20  # bytes; while they are parsed, other requests wait
 
 
 class Ticket(NamedTuple):
-    number: int  # 0 if unknown
-    size: int  # bytes of the body
-    until: float  # of `monotonic`
+    number: int
+    size: int
+    until: float
 
     @classmethod
     def of(cls, request: Request, timeout_s: float) -> Self:

@@ -15,7 +15,7 @@ from logitsieve.completions.journal import GRAMMARS, LONG, SHORT, Journal, Ticke
 T = TypeVar("T")
 
 MOST_SHORT = 1 << 14  # bytes of a request; special tokens take quadratic time
-MOST_WAITING = 64  # in a lane
+MOST_WAITING = 64
 RETRY_S = 1.0
 GRACE_S = 2.0
 STOPPING = "the server is stopping"
@@ -63,7 +63,6 @@ class Lanes:
             self._waiting[place] -= 1
 
     def close(self) -> None:
-        """Refuse work that has not begun."""
         self._closed = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

@@ -23,8 +23,6 @@ LAST_REPLIES_S = 1.0
 
 
 class Port:
-    """The port of an endpoint; `engine` is run in another process."""
-
     def __init__(self, config: CompletionsConfig, engine: Callable[[Line], None]) -> None:
         self.config = config
         self._api_keys = None if config.api_key_file is None else ApiKeys(config.api_key_file)
@@ -57,7 +55,6 @@ class Port:
         await self.front.supervisor.start()
 
     async def stop(self) -> None:
-        """Let the engine finish current requests within `drain_s` seconds."""
         await self.front.supervisor.stop()
         await self._listener.settle(LAST_REPLIES_S)
         await self._listener.stop()

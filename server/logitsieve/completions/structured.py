@@ -1,5 +1,3 @@
-"""Fields that ask for a structured text, as in OpenAI's and vLLM's interfaces."""
-
 from __future__ import annotations
 
 import json
@@ -47,7 +45,6 @@ def lark(field: str, value: Any) -> Structure:
 
 
 def choice(field: str, value: Any) -> Structure:
-    """Read a list of texts, of which the answer is one."""
     listed = type(value) is list and 0 < len(value) <= MOST_CHOSEN
     if not listed or not all(type(one) is str and one for one in value):
         allowed = f"1 to {MOST_CHOSEN} texts, none of them empty"
@@ -56,7 +53,6 @@ def choice(field: str, value: Any) -> Structure:
 
 
 def response_format(field: str, value: Any) -> Structure | None:
-    """Read OpenAI's field; None for plain text."""
     kind = value.get("type") if type(value) is dict else None
     if kind not in ("text", "json_object", "json_schema"):
         raise InvalidRequest(field, f"{value!a:.80}", f"an object with a type: {FORMATS}")
@@ -81,7 +77,6 @@ def response_format(field: str, value: Any) -> Structure | None:
 
 
 def structured_outputs(field: str, value: Any) -> Structure:
-    """Read vLLM's object of one of its kinds."""
     table: dict[str, Checker] = {
         "json": json_schema,
         "regex": regex,

@@ -29,14 +29,12 @@ LENGTH = struct.Struct("<I")
 FOR_SUPERVISOR = signal.SIGINT, signal.SIGHUP  # a terminal sends them to the engine, too
 STEADY_S = 60.0  # an engine that ran for longer is started again at once
 STUCK_S = 300.0  # a step may compile kernels, or read tensors from a slow disk
-LOOK_S = 1.0  # between looks at the heartbeat
+LOOK_S = 1.0
 TRACES_S = 2.0  # for a stuck engine to write its traceback
 FIRST_S, LONGEST_S = 1.0, 60.0  # shortest and longest pause before another start
 
 
 class Line:
-    """The engine's end of the socket to its supervisor."""
-
     def __init__(self, control: socket.socket, journal: Journal) -> None:
         self.control, self.journal = control, journal
 
@@ -46,7 +44,6 @@ class Line:
         self.control.sendall(LENGTH.pack(len(word)) + word)
 
     async def connections(self, take: Callable[[socket.socket], Any]) -> None:
-        """Give each connection to `take`, until the supervisor has gone."""
         loop, gone = asyncio.get_running_loop(), asyncio.Event()
         self.control.setblocking(False)
 
@@ -157,7 +154,6 @@ class Supervisor:
         return self._stop.is_set()
 
     async def start(self) -> None:
-        """Start the first engine. Raises the error that keeps it from answering."""
         child = self._spawn()
         try:
             await child.hello()
@@ -180,11 +176,11 @@ class Supervisor:
             ours, theirs = socket.socketpair()
             try:
                 socket.send_fds(child.control, [b"."], [theirs.fileno()])
-            except BlockingIOError:  # it has many others to take
+            except BlockingIOError:
                 ours.close()
                 await asyncio.sleep(0.01)
                 continue
-            except OSError:  # it has just ended
+            except OSError:
                 ours.close()
                 self._ready.clear()
                 continue

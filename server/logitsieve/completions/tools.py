@@ -1,5 +1,3 @@
-"""Tools that a chat may call: fields, the grammar of a call, and calls in answers."""
-
 from __future__ import annotations
 
 import json
@@ -21,7 +19,6 @@ CHOICES = ("none", "auto", "required")
 
 
 def tools(name: str, value: Any) -> list[dict[str, Any]]:
-    """Read OpenAI's list of functions."""
     allowed = f"1 to {MOST_TOOLS} functions"
     if type(value) is not list or not 0 < len(value) <= MOST_TOOLS:
         got = f"{len(value)} tools" if type(value) is list else f"{value!a:.80}"
@@ -115,8 +112,6 @@ def _grammar(functions: Sequence[dict[str, Any]], marked: bool, optional: bool) 
 
 @dataclass
 class CallReader:
-    """Separates an answer's text from its call."""
-
     marked: bool
     call: dict[str, Any] | None = None
     _held: str = ""

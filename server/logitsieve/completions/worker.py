@@ -1,5 +1,3 @@
-"""The endpoint in the engine's process."""
-
 import asyncio
 import os
 import signal
@@ -32,7 +30,6 @@ def answer(
     head_name: Callable[[], str],
     index_hash: Callable[[], str],
 ) -> None:
-    """Answer the requests of a line until SIGTERM, then drain."""
     engine = DecodeLoop(
         attached,
         waiting=config.max_queue_size,

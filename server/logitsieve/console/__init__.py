@@ -1,5 +1,3 @@
-"""Pages in a browser that show a server's models at work."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

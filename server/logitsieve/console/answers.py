@@ -1,5 +1,3 @@
-"""A head's best words and draws for a context, and why a word is, or is not, among them."""
-
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import exp
@@ -23,14 +21,13 @@ from logitsieve.index.reader import read_contents
 from logitsieve.server.config import ServeConfig
 from logitsieve.utils.hidden import as_hidden
 
-LONGEST = 200  # characters of a word
-LIKE = 5  # words in an error's message
+LONGEST = 200
+LIKE = 5
 
 Question = Mapping[str, Any]
 
 
 def kept_contexts(index: Index) -> Float32:
-    """Return the contexts [N, D] that the index keeps; N may be 0."""
     contexts = unpack_contexts(index.measured or {}, index.dim)
     return np.empty((0, index.dim), np.float32) if contexts is None else contexts
 
@@ -50,7 +47,7 @@ def read_context(index: Index, question: Question) -> Float32:
             raise InvalidRequest("row", f"{len(row)} numbers", f"{index.dim}, the hidden size")
         try:
             hidden_states = as_hidden(np.array(row, np.float64), index.dim)
-        except OverflowError:  # an integer beyond every float
+        except OverflowError:
             hidden_states = np.full(1, np.inf)
         if not np.isfinite(hidden_states).all():
             raise InvalidRequest("row", "NaN or infinity", "finite float32 numbers")
@@ -183,7 +180,6 @@ def top(
 def draws(
     decoder: LocalDecoder, hidden_states: Float32, question: Question, config: ServeConfig
 ) -> Facts:
-    """Draw words for a context [1, D]; frequent ones come first."""
     samples = read_whole(question, "samples", 20, config.max_samples)
     seed = whole("seed", question.get("seed", 0), 0, MOST_STEPS - 1)
     top_k = question.get("top_k", 0)

@@ -27,7 +27,7 @@ from logitsieve.server.precision import step_back
 
 MOST_JSON = 1 << 20
 AT_ONCE = 2
-MOST_WAITING = 6  # including those being computed
+MOST_WAITING = 6
 RETRY_S = 1.0
 ANSWER_S = 4.0  # less than the port's PATIENCE_S, so that browsers see the error
 
@@ -70,7 +70,7 @@ class Desk:
         except TimeoutError as error:
             raise DeadlineExceeded(f"no answer within {self._answer_s:g} s") from error
         except asyncio.CancelledError:
-            if future.cancelled():  # by `close`, before it began
+            if future.cancelled():
                 raise Unavailable("the server is stopping") from None
             raise
 

@@ -1,5 +1,3 @@
-"""The console as an ASGI application."""
-
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -35,8 +33,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 COOKIE = "logitsieve_console"
-MOST_FORM = 4 << 10  # bytes
-MOST_SESSIONS = 1000  # one more ends the oldest
+MOST_FORM = 4 << 10
+MOST_SESSIONS = 1000
 
 
 class ConsoleAccess:
@@ -47,7 +45,7 @@ class ConsoleAccess:
 
     def __init__(self, api_keys: ApiKeys | None, secure: bool) -> None:
         self._api_keys = api_keys
-        self._sessions: dict[str, str] = {}  # headers of sessions, the oldest first
+        self._sessions: dict[str, str] = {}
         # Browsers accept this prefix only over TLS and from this host.
         self._cookie = f"__Host-{COOKIE}" if secure else COOKIE
         self._about: Any = {"httponly": True, "samesite": "strict", "secure": secure}
@@ -57,7 +55,6 @@ class ConsoleAccess:
         return self._api_keys is not None
 
     def check(self, request: HTTPConnection) -> None:
-        """Raise Unauthenticated or PermissionDenied."""
         headers = request.headers
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
@@ -70,7 +67,6 @@ class ConsoleAccess:
             self._api_keys.check(headers.get(HEADER) or session, CONSOLE)
 
     def sign_in(self, form: bytes) -> Response | str:
-        """Return a redirect with a cookie, or why there is none."""
         fields = parse_qs(form.decode("latin-1"))
         key = fields.get("key", [""])[0].strip()
         try:
@@ -94,8 +90,6 @@ class ConsoleAccess:
 
 
 class Page(NamedTuple):
-    """A page, whose template and script have its name."""
-
     path: str
     name: str
     title: str
@@ -110,12 +104,10 @@ PAGES = (
 )
 
 MESSAGES = {404: "Nothing is at this address.", 405: "This address does not take that method."}
-OPEN = ("/sign-in", "/static/")  # need no key
+OPEN = ("/sign-in", "/static/")
 
 
 class Pages:
-    """Checks access before anything else, and sets the headers of every reply."""
-
     def __init__(self, view: ServerView, answer_s: float = ANSWER_S) -> None:
         self._access = ConsoleAccess(view.api_keys, view.secure)
         self._desk = Desk(view.routes, view.admit, answer_s)
@@ -148,7 +140,7 @@ class Pages:
             await self._router(scope, receive, send_with_headers)
         except ClientDisconnect:
             return
-        except Exception as error:  # browsers must be told of any error
+        except Exception as error:
             reply = _failure(request, error, self._access.signs_in)
             await reply(scope, receive, send_with_headers)
 

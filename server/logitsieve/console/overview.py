@@ -1,5 +1,3 @@
-"""Served versions, their traffic and precision; operating points, measured and chosen."""
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +33,6 @@ def overview_facts(
 
 
 def unloaded_versions(models: Path, routes: Routes) -> list[str]:
-    """Return the labels of versions with a folder that are not loaded."""
     labels = [f"{path.parent.name}@{path.name}" for path in sorted(models.glob("[a-z0-9]*/[1-9]*"))]
     loaded = {version.label for version in routes.by_key.values()}
     return [label for label in labels if label not in loaded and is_version(label.split("@")[1])]
@@ -73,7 +70,7 @@ def _version_facts(routes: Routes, version: Version) -> Facts:
         "state": version.state,
         "error": version.error,
         "aliases": routes.aliases_of(version),
-        "plain": routes.get(version.name) == version,  # what the name alone means
+        "plain": routes.get(version.name) == version,
     }
     if version.served is not None:
         decoder = version.served.decoder
@@ -93,7 +90,6 @@ def _auto_facts(served: Served) -> Facts:
 
 
 def live_facts(registry: CollectorRegistry) -> Facts:
-    """Return counts since the server's start."""
     families = {metric.name: metric for metric in registry.collect()}
 
     def series(name: str, suffix: str = "") -> list[tuple[Mapping[str, str], float]]:

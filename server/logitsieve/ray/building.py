@@ -1,5 +1,3 @@
-"""An executor of calls as tasks of Ray, and the connection to its cluster."""
-
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 
 R = TypeVar("R")
 
-RETRIES = 5  # of a task when its worker is killed
+RETRIES = 5
 ADDRESSES = "auto (the cluster of this machine), HOST:PORT of a head node"
 REACHED_S = 5.0  # Ray itself would wait for minutes, then end the process
 
@@ -44,7 +42,6 @@ class RayExecutor(SharingExecutor):
         return ray.put(array)
 
     def submit(self, call: Callable[..., R], /, *args: Any, **options: Any) -> Future[R]:
-        """Submit a call; its future may raise RayFailed."""
         reference = self._task.remote(__version__, call, *args, **options)
         future: Future[R] = Future()
 

@@ -1,5 +1,3 @@
-"""Deploys a folder of models: an ingress on each chosen node, and the shards."""
-
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,7 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "logitsieve"
 INGRESS = "ingress"  # names end with a number
-STATE_S = 10.0  # for an ingress to return its state
+STATE_S = 10.0
 
 
 Status = dict[str, IngressState | None]  # None if an ingress does not answer
@@ -67,7 +65,6 @@ def status_of() -> Status:
 
 
 def remove() -> None:
-    """End the ingresses after their current requests, then the shards."""
     for name in _names():
         actor = ray.get_actor(name, NAMESPACE)
         try:

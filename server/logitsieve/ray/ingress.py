@@ -41,9 +41,9 @@ class VersionState(NamedTuple):
     name: str
     number: int
     state: str
-    digest: str  # if available
+    digest: str
     error: str
-    apps: tuple[str, ...] = ()  # of its shards
+    apps: tuple[str, ...] = ()
 
 
 class IngressState(NamedTuple):
@@ -112,7 +112,7 @@ class Ingress:
             run_shards(path, names, self._config, options)
         for name, manifest in zip(names, manifests, strict=True):
             remote = RayShardDecoder(handle_of(name), manifest.digest, options.patience_s)
-            shards.append(Shard.of(cast(Decoder, remote), manifest))  # shards search no beams
+            shards.append(Shard.of(cast(Decoder, remote), manifest))
         decoder = ShardedDecoder(shards, name=path.parent.name, missing=options.missing)
         return ShardedModel(path, manifests, decoder)
 

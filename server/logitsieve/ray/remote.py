@@ -12,7 +12,7 @@ from logitsieve.utils.deadline import time_left
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 0.02  # before another replica is asked
+AGAIN_S = 0.02
 START_S = 300.0
 
 
@@ -62,7 +62,7 @@ class RayShardDecoder:
             try:
                 return response.result(timeout_s=left)
             except TimeoutError:
-                with suppress(Exception):  # it may have ended meanwhile
+                with suppress(Exception):
                     response.cancel()
                 break
             except Exception as error:  # Ray has many kinds; this replica did not answer

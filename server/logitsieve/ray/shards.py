@@ -50,7 +50,6 @@ class ShardReplica:
     async def ask(
         self, method: str, args: tuple[Any, ...], options: Mapping[str, Any], left_s: float
     ) -> Any:
-        """Return a method's reply or error."""
         deadline = monotonic() + left_s
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._answer, method, args, options, deadline)
@@ -65,7 +64,7 @@ class ShardReplica:
                 return getattr(self._decoder, method)(*args, **options)
         except LogitsieveError as error:
             return error
-        except Exception as error:  # raised again in the ingress
+        except Exception as error:
             log.exception("%s failed", method)
             return InternalError(f"a shard: {type(error).__name__}: {error}")
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_REPLIES_S = 0.5  # for the last replies to be sent
+LAST_REPLIES_S = 0.5
 WATCH_S = 0.5  # between looks at the files of loaded versions
 # Constants of glibc's malloc.h. Once a threshold is set, glibc no longer raises it by itself.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-LARGE = 1 << 20  # bytes
+LARGE = 1 << 20
 ARENAS = 2
 
 ProgressShown = Callable[[], AbstractContextManager[Progress]]
@@ -60,7 +60,7 @@ class Server:
         self.http_scheme = "http"
         self._ready = self._stopping = False
         self.lost: DeviceLost | None = None  # a GPU's failure: the process must end
-        self.losing = asyncio.Event()  # set with `lost`
+        self.losing = asyncio.Event()
         self._health = Health()
         Devices(config.device, self.metrics.registry)
         self._tracing: Tracing | None = None
@@ -158,7 +158,6 @@ class Server:
             await self._http.stop()
 
     async def _drain(self) -> None:
-        """Let calls end within `drain_s`, without waiting for connections that have none."""
         if self._ports is None:
             return
         seconds = self.config.drain_s

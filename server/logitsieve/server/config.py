@@ -11,7 +11,7 @@ from logitsieve.utils.options import check_ranges, option
 ANSWER_BYTES = 8  # an id with its number
 MESSAGE_OVERHEAD = 64 << 10  # bytes of a request without its arrays
 ROW_OVERHEAD = 32  # bytes of a seed (or of a score, length and flag) and of four offsets
-MAX_BATCH_DELAY_US = 200  # little compared to a call over the network
+MAX_BATCH_DELAY_US = 200
 MAX_CONNECTION_S = 7 * 86_400
 MAX_PORT = 65535
 
@@ -153,5 +153,5 @@ class ServeConfig:
     def max_message_bytes(self, dim: int) -> int:
         """Return the size of the largest request at hidden size `dim`."""
         row = 4 * (dim + self.max_k) + ROW_OVERHEAD
-        ids = 8 * self.max_constraint_ids  # an id and its bias
+        ids = 8 * self.max_constraint_ids
         return self.max_rows * row + ids + MESSAGE_OVERHEAD

@@ -14,7 +14,7 @@ REQUEST_ID = "x-request-id"
 FAILED, INCIDENT = "request_failed", "incident"
 LEFT = "ExecuteBatchError raised in core"  # gRPC logs this if a client leaves before its answer,
 UNREADABLE = "Invalid encoding on"  # and this, with a quote, if a header is not UTF-8
-PER_SECOND = 10  # lines about failed requests, and about incidents
+PER_SECOND = 10
 
 
 def event(
@@ -34,7 +34,6 @@ def configure(
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     stream: TextIO | None = None,
 ) -> None:
-    """Send the log lines and warnings of the whole process, libraries included, to `stream`."""
     handler = Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(Json() if log_format == "json" else logging.Formatter("%(message)s"))
     handler.addFilter(FewFailures())

@@ -11,7 +11,6 @@ from threading import Timer
 def call_soon(
     loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object
 ) -> None:
-    """Schedule a call from any thread; do nothing once the loop has ended."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 

@@ -36,7 +36,6 @@ MemoryOf = Callable[[str], tuple[str, "Memory | None"]]
 UNKNOWN = "unknown"
 
 
-# The reasons for refusals in metrics.
 Reasons = Mapping[type[Exception], str]
 SHED: Reasons = {
     Overloaded: "in_flight",
@@ -61,13 +60,13 @@ KEPT = 16  # finished calls are counted together, while the code is in the CPU's
 @dataclass(slots=True, eq=False)
 class Call:
     rpc: str
-    size: int = 0  # bytes
+    size: int = 0
     left_s: float | None = None  # to its deadline, on arrival
     # When the message had been read, less the time that the call waited for memory.
     arrived_ns: int = field(default_factory=perf_counter_ns)
     client_wait_ns: int = 0  # wait before that, by the client's report
     shed: Reasons = field(default_factory=lambda: SHED)
-    id: int = 0  # of a stream's message
+    id: int = 0
     request_id: str = ""  # the client's, or made when the call fails
     trace: Mapping[str, str] = field(default_factory=dict)
     peer: str = ""
@@ -77,18 +76,16 @@ class Call:
     version: str = ""
     alias: str = ""
     answer: Answer | None = None
-    timings: Timings = field(default_factory=list)  # of calls to shards
+    timings: Timings = field(default_factory=list)
     queue_ns: int = 0
     device_ns: int = 0
     elapsed_ns: int = 0
     code: str = ""
 
     def route(self, requested: str, model: str, version: str) -> None:
-        """Label the call; `requested` may be "name:alias"."""
         self.model, self.version, self.alias = model, version, requested.partition(":")[2]
 
     def limit(self, seconds: float) -> None:
-        """Give the call at most `seconds`; 0: no limit."""
         if seconds:
             self.left_s = seconds if self.left_s is None else min(seconds, self.left_s)
 
@@ -127,7 +124,7 @@ class Histograms(Series[list[int]]):
 
     def add(self, values: tuple[str, ...], ns: int) -> None:
         counts = self[values]
-        counts[bisect_left(BOUNDS_NS, ns)] += 1  # a bucket includes its upper bound
+        counts[bisect_left(BOUNDS_NS, ns)] += 1
         counts[-1] += ns
 
     def metric(self) -> Metric:
@@ -227,7 +224,6 @@ class Metrics(Collector):
             if call.device_ns:
                 self._device_seconds.add(by_head, call.device_ns)
             self._compute_seconds.add(by_head, answer.compute_ns)
-            # For a few rows, Python is faster than numpy.
             self._rows[(*by_head, version, alias)] += len(answer.proven)
             self._scanned[by_head] += sum(answer.scanned.tolist())
             self._proven[by_head] += answer.proven.tobytes().count(1)

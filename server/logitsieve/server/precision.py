@@ -35,15 +35,15 @@ from logitsieve.server.models.served import EngineChoice, Served
 
 logger = logging.getLogger(__name__)
 
-QUEUE = 256  # rows
+QUEUE = 256
 JOIN_S = 1.0
-BY_HEAD = "model", "head"  # labels of series
+BY_HEAD = "model", "head"
 BY_K = "model", "head", "k"
 NICE = 10  # not the lowest priority: a thread that has the GIL must get time to release it
 
 
 def step_back() -> None:
-    if sys.platform == "linux":  # threads have priorities
+    if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
 
 
@@ -137,7 +137,6 @@ class Shadow:
     def offer(
         self, served: Served, chosen: EngineChoice, hidden_states: np.ndarray, reply: TopKReply
     ) -> None:
-        """Queue copies of the chosen rows of `hidden_states` [B, D] and of their reply."""
         if reply.answer.rows_missing:
             return
         while self._gap < len(hidden_states):
@@ -152,7 +151,6 @@ class Shadow:
         self._gap -= len(hidden_states)
 
     def _draw(self) -> float:
-        """Draw how many rows to skip, by the geometric distribution."""
         if not self._on:
             return inf
         return 0 if self._share == 1 else log(1 - self._random.random()) // log1p(-self._share)

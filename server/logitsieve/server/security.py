@@ -37,7 +37,7 @@ PEMS = "PEM files: a certificate chain with its unencrypted key, authorities of 
 
 EXPOSED = 0o027  # writable by the group, or accessible to others
 
-Granted = list[tuple[bytes, frozenset[str]]]  # (SHA-256 of a key, its scopes)
+Granted = list[tuple[bytes, frozenset[str]]]
 
 
 class ReloadingFile(Generic[T]):
@@ -108,7 +108,6 @@ class ApiKeys(ReloadingFile[Granted]):
 
 
 async def keep_renewing(*files: ReloadingFile[Any] | None) -> None:
-    """Renew files on a thread, until cancelled."""
     while True:
         await asyncio.sleep(RENEW_S)
         for file in files:
@@ -134,7 +133,6 @@ def read_api_keys(path: Path) -> Granted:
 
 
 def certificates(config: ServeConfig) -> Callable[[], grpc.ServerCredentials] | None:
-    """Return a function that makes a port's credentials; None without TLS."""
     cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
     if cert is None or key is None:
         return None

@@ -79,7 +79,6 @@ class Tracing:
         return span
 
     def close(self) -> None:
-        """Export the remaining spans within FLUSH_MS."""
         self._provider.force_flush(FLUSH_MS)
 
 

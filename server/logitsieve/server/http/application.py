@@ -33,8 +33,8 @@ class ServerView:
     admit: Callable[[float | None], object]  # raises if work with this many seconds left is refused
     registry: CollectorRegistry
     ready: Callable[[], bool]
-    api_keys: ApiKeys | None  # None: no sign-in
-    secure: bool  # the port speaks TLS
+    api_keys: ApiKeys | None
+    secure: bool
 
 
 class Console(Protocol):
@@ -169,7 +169,6 @@ STATUSES = {
 
 
 def http_failure(error: Exception) -> tuple[HTTPStatus, str, str, dict[str, str]]:
-    """Return an error's status, message, field and headers."""
     call, headers = to_status(error), dict[str, str]()
     status = STATUSES.get(call.code, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, RequestTooLarge):

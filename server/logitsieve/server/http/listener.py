@@ -35,7 +35,7 @@ class Bodies:
 
     def __init__(self, patience_s: float, most: int = MOST, share: int = SHARE) -> None:
         self._patience_s, self._most, self._share = patience_s, most, share
-        self._held = Counter[str]()  # bytes by address
+        self._held = Counter[str]()
         self.bytes = 0
 
     @asynccontextmanager
@@ -73,7 +73,7 @@ class Bodies:
         finally:
             self._held[address] -= counted
             self.bytes -= counted
-            self._held += Counter()  # drops addresses that hold no bytes
+            self._held += Counter()
 
     def _admit(self, address: str, more: int) -> None:
         if self._held[address] + more > self._share:
@@ -106,11 +106,11 @@ def _check(size: int, most: int) -> None:
 
 PATIENCE_S = 5.0  # for a request's head to arrive, and for a reply to be read
 MAX_HEAD = 1 << 14
-MOST_RESTING = 100  # connections without a request
+MOST_RESTING = 100
 
 CERTIFIED = "certified"  # whether a request's client has shown a certificate
 
-Application = Callable[[Any, Any, Any], Awaitable[None]]  # ASGI's
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 async def _strict(application: Application, scope: Any, receive: Any, send: Any) -> None:
@@ -164,7 +164,6 @@ class Listener:
         return 2 * self._bodies.bytes  # a body is copied once
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen and return the port. OSError if it cannot be bound."""
         self._server = await asyncio.get_running_loop().create_server(
             self._protocol,
             host,
@@ -175,7 +174,6 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def take(self, connection: socket.socket) -> None:
-        """Serve a connection that is already accepted."""
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(self._protocol, connection)
 

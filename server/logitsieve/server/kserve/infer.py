@@ -17,7 +17,6 @@ from logitsieve.utils.wire_tensors import NUMPY_TYPES, DType, encode
 from logitsieve.v1 import decoder_pb2 as pb
 from logitsieve.v1.rpcs import SAMPLE, TOP_K, Reply
 
-# KServe's datatype -> ours, and the field of InferTensorContents that holds it.
 DATATYPES: dict[str, tuple[DType, str]] = {
     "FP32": (DType.FLOAT32, "fp32_contents"),
     "FP16": (DType.FLOAT16, ""),
@@ -60,7 +59,7 @@ TENSORS: dict[str, tuple[TensorKind, ...]] = {
         TensorKind("log_z", ("FP32",), "B"),
     ),
 }
-KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}  # by the parameter `method`
+KINDS = {rpc.method: METHODS[rpc.field] for rpc in (TOP_K, SAMPLE)}
 Kind = tuple[type | tuple[type, ...], str]
 TEXT: Kind = (str, "a string")
 NUMBER: Kind = ((int, float), "a number")
@@ -81,13 +80,12 @@ BY_TYPE = {int: WHOLE, float: NUMBER, bool: FLAG}
 OF_SAMPLE = {
     name: BY_TYPE[type(default)]
     for name, default in Sampling._field_defaults.items()
-    if name != "log_probs"  # an output that every answer has
+    if name != "log_probs"
 }
 BY_ROW = ("proven", "scanned", "log_z")
 
 
 def read_parameters(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the method and all parameters. InvalidRequest for one that it does not take."""
     given = {
         name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
         for name, value in message.parameters.items()

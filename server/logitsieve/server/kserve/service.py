@@ -87,7 +87,7 @@ class KserveService:
         method, ours, timeout_s, write = to_request(request, model, max_rows)
         call.limit(timeout_s)
         answer = self._decoder.answer(method, ours, call, write)
-        del request, ours  # their bytes are copied
+        del request, ours
         try:
             return await answer
         finally:
@@ -122,8 +122,6 @@ class KserveService:
 
 
 class KserveAdmin:
-    """Loads and unloads "name@version" by our Admin service."""
-
     SERVICE = KserveService.SERVICE
 
     def __init__(self, admin: AdminService) -> None:
@@ -137,7 +135,6 @@ class KserveAdmin:
         return kserve.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call) -> Any:
-        """Return at once. The version is closed after its last request."""
         name, version = _name_and_version(request)
         await self._admin.Unload(pb.UnloadRequest(name=name, version=version), call)
         return kserve.RepositoryModelUnloadResponse()

@@ -36,7 +36,7 @@ from logitsieve.utils.options import Progress, no_progress
 log = logging.getLogger(__name__)
 
 NOT_AN_INDEX = (IndexUnreadable, MissingExtra, OSError)
-OPENING = ("threads", "device", "verify", "kernel_cache")  # options of `open_index`
+OPENING = ("threads", "device", "verify", "kernel_cache")
 
 Opened = Index | ShardedModel
 Opener = Callable[[Path, ServeConfig, Progress], Opened]
@@ -59,7 +59,7 @@ class Repository:
         self, config: ServeConfig, opener: Opener = open_configured, write: WriteAlias = write_alias
     ) -> None:
         self._config, self._open, self._write = config, opener, write
-        self._changing = Lock()  # held while `routes` are replaced, and aliases written
+        self._changing = Lock()
         self.routes = Routes()
         self.changed: Callable[[], object] = lambda: None
         # Called by a loading thread if a GPU fails.
@@ -87,7 +87,7 @@ class Repository:
             version = Version(name, number, self._opened(name, number, labelled))
         except DeviceLost:
             raise
-        except Exception as error:  # the other versions must serve
+        except Exception as error:
             version = Version(name, number, error=_log_failure(name, number, error))
         with self._changing:
             self._put(self.routes.with_version(version))
@@ -236,7 +236,6 @@ class Repository:
         return old
 
     def _put_named(self, routes: Routes, name: str, alias: str, number: int | None) -> None:
-        """Write `alias`, unless empty, then replace the routes."""
         if alias:
             aliases = changed(routes.aliases.get(name, {}), alias, number)
             routes = routes.with_aliases(name, aliases)
@@ -261,7 +260,7 @@ class Repository:
         assert served is not None
         with self._changing:
             if self.routes.by_key.get((name, number)) is not version:
-                return  # replaced meanwhile
+                return
             failed = Version(name, number, error=_log_failure(name, number, error))
             self._put(self.routes.with_version(failed))
         served.leases.end()

@@ -28,11 +28,11 @@ from logitsieve.server.models.served import Served
 
 ALIASES_FILE = "aliases.json"
 STABLE = "stable"
-LISTED = 10  # most names in an error's message
+LISTED = 10
 LOCK_S, LOCK_POLL_S = 5.0, 0.02
 
 State = Literal["loading", "available", "unloading", "failed"]
-Key = tuple[str, int]  # (name, version)
+Key = tuple[str, int]
 Write = Callable[[Path, Iterable[bytes]], object]  # writes and syncs a new file
 
 
@@ -99,7 +99,6 @@ class Routes:
             raise self._missing(model) from None
 
     def served(self, model: str) -> Served:
-        """Return a loaded version; ModelNotFound or Unavailable."""
         served = self._served.get(model)
         if served is None:
             version = self.get(model)
@@ -109,7 +108,6 @@ class Routes:
         return served
 
     def require_same_dim(self, before: Routes) -> None:
-        """InvalidRequest if the hidden size of a name would change."""
         for name, served in self._served.items():
             old, dim = before._served.get(name), served.decoder.index.dim
             if old is not None and old.decoder.index.dim != dim:
@@ -181,7 +179,7 @@ def write_alias(model: Path, alias: str, number: int | None, write: Write = writ
     temporary = model / f"{TEMPORARY}aliases"
     with locked(model):
         aliases = changed(read_aliases(model), alias, number)
-        temporary.unlink(missing_ok=True)  # left by a process that died
+        temporary.unlink(missing_ok=True)
         try:
             write(temporary, [canonical(aliases), b"\n"])
             temporary.replace(model / ALIASES_FILE)

@@ -79,7 +79,7 @@ AnyDecoder = LocalDecoder | ShardedModel
 AnyIndex = Index | ShardedIndex
 
 BYTES_PER_US = 10_000  # memory bandwidth of a core, to estimate a pass over W
-WINDOW = 100  # judged rows
+WINDOW = 100
 SCANNED = "", "candidates"  # normalizers that read only the head's rows; others read all of W
 US_PER_RANDOM = 0.02  # time of a random number; a draw needs at most one for each id
 
@@ -89,7 +89,7 @@ class EngineChoice(NamedTuple):
     us_per_row: float
     pace: Pace
     origin: bytes
-    goal: Goal  # empty if the request names its head
+    goal: Goal
 
 
 class DriftGuard:
@@ -170,7 +170,7 @@ class Served:
         self.decoder, self.files = decoder, files
         self.offloaded = decoder.index.device != "cpu"
         self.leases = UseCount(f"{decoder.name}@{decoder.version}")
-        self.left: set[OperatingPoint] = set()  # points that AUTO has left
+        self.left: set[OperatingPoint] = set()
         self._guard = DriftGuard()
         self._us_per_logit = decoder.index.dim * 4 / BYTES_PER_US
         self._us_per_draw = decoder.index.vocab_size * US_PER_RANDOM
@@ -178,7 +178,6 @@ class Served:
         self._pace = lru_cache(maxsize=CHOICES_KEPT)(lambda engine, log_z: Pace())
 
     def choose(self, spec: ResolvedSpec, rows: int, k: int, log_z: bool = False) -> EngineChoice:
-        """Choose an engine; `log_z` says that log Z is needed even without a normalizer."""
         auto = self.decoder.auto
         k_class = auto.k_class(k, spec.precision)
         return self._chosen(spec, auto.batch(rows), k_class, log_z)

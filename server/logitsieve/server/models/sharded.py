@@ -20,7 +20,6 @@ def is_sharded(version: Path) -> bool:
 
 
 def read_manifests(version: Path) -> list[Manifest]:
-    """Read the manifests of a version's shards, in order; IndexUnreadable."""
     return [read_manifest(folder) for folder in shard_folders(version)]
 
 

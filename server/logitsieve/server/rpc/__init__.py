@@ -1,1 +1,0 @@
-"""gRPC services, and the handlers, ports and codec beneath them."""

@@ -1,5 +1,3 @@
-"""Converts protobuf messages to arguments of decoders, and replies to messages."""
-
 from functools import lru_cache
 from typing import Any, cast
 
@@ -21,7 +19,7 @@ from logitsieve.v1.rpcs import Reply
 
 NORMALIZER_NAMES: dict[int, str] = {code: name for name, code in NORMALIZER_CODES.items()}
 PROVENANCE = ("proven", "scanned", "fallback")
-LENGTH_DELIMITED = 2  # protobuf's wire type of messages and bytes
+LENGTH_DELIMITED = 2
 STARTS_KEPT = 4096  # results of `_start`, of about 200 bytes each
 POINTS_KEPT, POINT_BYTES = 1024, 256  # cached specs, and the longest one that is cached
 
@@ -89,7 +87,6 @@ def _to_resolved_spec(spec: pb.ModelSpec, max_error: float | None) -> ResolvedSp
 
 
 def to_constraints(message: pb.Constraints, most_ids: int) -> Constraints:
-    """Convert constraints, whose number of rows is checked later."""
     given = [name for name in SETS if message.HasField(name)]
     sets = {name: _to_sets(getattr(message, name), f"constraints.{name}") for name in given}
     ids = sum(len(one.ids) for one in sets.values())

@@ -45,7 +45,6 @@ class DecoderService:
     async def answer(
         self, method: Method, request: Any, call: Call, write: Write | None = None
     ) -> bytes:
-        """Admit and read a request, compute its reply, and serialize it (by `write` if given)."""
         spec = request.model_spec
         served = self.repository.routes.served(spec.model)
         decoder = served.decoder
@@ -55,7 +54,7 @@ class DecoderService:
             prepared = method.read(request, self.config, decoder.index)
             call.admitted_ns = perf_counter_ns()
             asked = to_resolved_spec(spec, self.config.max_error)
-            del request, spec  # their bytes have been copied
+            del request, spec
             call.shrink(call.size + prepared.reply_bytes)
             asked = fitted_to(asked, prepared.purpose, decoder.auto, prepared.rows)
             chosen = served.choose(asked, prepared.rows, prepared.k, method.finds_log_z)

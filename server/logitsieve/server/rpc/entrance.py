@@ -13,7 +13,7 @@ from logitsieve.server.rpc.intake import Arrived, Intake
 from logitsieve.server.rpc.status import abort, ending, guarded, to_status
 from logitsieve.server.security import HEADER, ApiKeys
 
-Answer = Callable[[Any, Context], Awaitable[Any]]  # takes a message, or a stream of them
+Answer = Callable[[Any, Context], Awaitable[Any]]
 
 
 class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]  # the library is untyped

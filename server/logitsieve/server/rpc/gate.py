@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.02
 GROWTH = 48 << 20  # bytes allowed beyond the memory at rest and the counted messages
-BURST = 40  # most new connections within COUNT_S
+BURST = 40
 HOLD_S = UNSEEN_S + 0.5  # by then gRPC has dropped the calls that were never accepted
 PATIENCE_S = 10.0  # memory still in use by then belongs to the server itself
 COUNT_S = 1.0
-SILENT_S = 5.0  # a connection that is silent for longer may be closed for a new one
+SILENT_S = 5.0
 ROOM = 8  # one in ROOM connections is kept free
 
 
@@ -78,7 +78,6 @@ class Gate:
         self._process.close()
 
     def settle(self) -> None:
-        """Take the present memory as that at rest, since a version was loaded or unloaded."""
         self._at_rest = self._process.memory()
 
     def look(self, now: float) -> None:
@@ -136,7 +135,6 @@ class Gate:
             self._process.cut(silent)
 
     def _connected(self) -> int:
-        """Return the number of open files, which stands for the number of connections."""
         return self._process.files() - self._others()
 
     def _watch(self) -> None:

@@ -21,7 +21,7 @@ from logitsieve.v1.rpcs import TIMEOUT
 
 log = logging.getLogger(__name__)
 
-Context = Any  # grpc.aio.ServicerContext, over bytes
+Context = Any
 Behaviour = Callable[[Any, Call], Awaitable[Message | bytes]]
 M = TypeVar("M", bound=Message)
 
@@ -31,8 +31,8 @@ MOST_TOLD_NS = 5_000_000_000  # the longest wait that is believed on the client'
 
 
 class CallMetadata(NamedTuple):
-    request_id: str  # "" if absent or no ID
-    trace: dict[str, str]  # W3C trace context
+    request_id: str
+    trace: dict[str, str]
     timeout_ms: int  # of the whole call; 0 if absent, or hours
 
 
@@ -78,7 +78,7 @@ def unary(
         try:
             reply = await behaviour(parse(kind, message), call)
             response = reply if isinstance(reply, bytes) else reply.SerializeToString()
-        except BaseException as error:  # or a cancellation
+        except BaseException as error:
             status = failed(error, call, metrics)
             del message  # for the same reason as in `guarded`
             await abort(status, context, call.request_id)
@@ -113,7 +113,6 @@ def failed(error: BaseException, call: Call, metrics: Metrics) -> CallStatus:
 
 
 def peer_of(context: Context) -> str:
-    """Return the client's address if the log's level is debug, else ""."""
     return str(context.peer()) if log.isEnabledFor(logging.DEBUG) else ""
 
 

@@ -1,5 +1,3 @@
-"""grpc.health.v1 of the server, its models and their versions."""
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -16,7 +14,7 @@ from logitsieve.server.rpc.seats import Seats
 
 SERVICE = "grpc.health.v1.Health"
 HEALTH = f"/{SERVICE}/"
-MOST_BYTES = 1024  # of a request
+MOST_BYTES = 1024
 MOST_WATCHES = 1000
 
 
@@ -91,8 +89,8 @@ def _reply(state: int | None) -> bytes:
     return bytes(HealthCheckResponse(status=state).SerializeToString())
 
 
-NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))  # with the same messages
-MOST = 8  # streams
+NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))
+MOST = 8
 
 
 def reflection(handlers: Sequence[Any]) -> list[grpc.GenericRpcHandler]:

@@ -23,8 +23,8 @@ OF_CONNECTION, OF_ADDRESS = 0.25, 0.5  # largest shares of the memory
 UNPROVEN = 0.75  # of all memory, and of an address's share: for connections without a message yet
 MOST_REMEMBERED = 1000
 RETRY_S = 0.1
-WAIT_S = 10.0  # for memory
-MESSAGE_S = 10.0  # for a message to arrive
+WAIT_S = 10.0
+MESSAGE_S = 10.0
 REPLY_S = 10.0  # for the client to read a reply; then its connection is cut
 QUICK_S = 0.5  # while calls wait, messages that take longer get at most half of the memory
 QUICK_REPLIES = 4  # the same for replies that take QUICK_REPLIES * QUICK_S
@@ -57,10 +57,10 @@ class Intake:
         self._message_s, self._quick_s, self._reply_s = message_s, quick_s, reply_s
         self._wait_s, self._cut = wait_s, cut
         self._turns: dict[str, deque[Turn]] = {}  # waiting calls by connection
-        self._reading: dict[Held, asyncio.Task[Any]] = {}  # the oldest first
-        self._replying: dict[Held, None] = {}  # the oldest first
+        self._reading: dict[Held, asyncio.Task[Any]] = {}
+        self._replying: dict[Held, None] = {}
         self._sweeping = False
-        self._of: dict[str, int] = {}  # bytes by the keys of `Held.limits`
+        self._of: dict[str, int] = {}
         self._brings: dict[str, bool] = {}  # by connection: whether its last message came
         self.bytes = 0
         self.waiting = 0
@@ -114,7 +114,6 @@ class Intake:
         return held
 
     def reply(self, held: Held) -> None:
-        """Begin to wait for the client to read its reply, until `leave`."""
         held.since_ns = perf_counter_ns()
         self._replying[held] = None
         if not self._sweeping:
@@ -227,7 +226,6 @@ class Intake:
             asyncio.get_running_loop().call_later(self._quick_s / 2, self.sweep)
 
     def give_up(self) -> None:
-        """End all calls that have not been read."""
         for held, task in self._reading.items():
             held.ended = unread()
             task.cancel()
@@ -277,17 +275,15 @@ class Intake:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """Bytes that an Intake counts for a call or a message of a stream."""
-
     intake: Intake
     size: int
-    peer: str  # its connection
+    peer: str
     address: str
     proven: bool = True  # its connection has brought a message
     limits: tuple[tuple[str, float], ...] = ()  # keys, and the share of the memory that each has
     since_ns: int = 0
-    waited_ns: int = 0  # for memory
-    ended: Exception | None = None  # why its reading was stopped
+    waited_ns: int = 0
+    ended: Exception | None = None
 
     def __post_init__(self) -> None:
         self.limits = (self.peer, OF_CONNECTION), (self.address, OF_ADDRESS)

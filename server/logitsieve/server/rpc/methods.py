@@ -43,7 +43,7 @@ DRAW_FIELDS = tuple(
 class Method(NamedTuple):
     rpc: Rpc[Reply]
     read: Callable[[Any, ServeConfig, AnyIndex], PreparedRequest]
-    finds_log_z: bool  # even if no normalizer is named
+    finds_log_z: bool
 
 
 def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
@@ -54,7 +54,7 @@ def read_top_k(request: pb.TopKRequest, config: ServeConfig, index: AnyIndex) ->
 
 def read_score(request: pb.ScoreRequest, config: ServeConfig, index: AnyIndex) -> PreparedRequest:
     rows = _read_rows(request, config)
-    token_ids = to_array(request.token_ids, "token_ids", DType.INT32)  # [B, T]
+    token_ids = to_array(request.token_ids, "token_ids", DType.INT32)
     if token_ids.shape[1] > config.max_k:
         allowed = f"at most {config.max_k}"
         raise InvalidRequest("token_ids", f"{token_ids.shape[1]} ids a row", allowed)
@@ -117,9 +117,9 @@ METHODS: dict[str, Method] = {
 
 
 class _Rows(NamedTuple):
-    hidden_states: np.ndarray  # [B, D]
+    hidden_states: np.ndarray
     given: Constraints | None
-    edited: int  # ids of all constraints
+    edited: int
 
     def prepared(
         self, kind: Any, index: AnyIndex, asked: Callable[[], Any], *,

@@ -26,7 +26,7 @@ class ModelsService:
     SERVICE = pb.DESCRIPTOR.services_by_name["Models"]
     config: ServeConfig
     repository: Repository
-    most_bytes: int  # of a request on the port
+    most_bytes: int
 
     async def List(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         """Return a page of versions; its token is its last label."""

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAPPED = "::ffff:"  # prefix of IPv4 addresses on IPv6 sockets
+MAPPED = "::ffff:"
 
 
 def cut(peers: Collection[str]) -> None:
     """Shut down this process's connections to `peers`, named as gRPC names them."""
     for own in sockets():
-        with suppress(OSError):  # it has no peer, or lost it
+        with suppress(OSError):
             if name_of(own.getpeername()) in peers:
                 own.shutdown(socket.SHUT_RDWR)
 
@@ -30,7 +30,7 @@ def cut(peers: Collection[str]) -> None:
 def sockets() -> Iterator[socket.socket]:
     """Yield the TCP sockets, each by a duplicate descriptor that is closed after its turn."""
     for entry in list(Path("/dev/fd").iterdir()):
-        with suppress(OSError):  # not a socket, or closed meanwhile
+        with suppress(OSError):
             descriptor = os.dup(int(entry.name))
             try:
                 own = socket.socket(fileno=descriptor)
@@ -55,10 +55,10 @@ SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
 LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
 IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # SKF_NET_OFF, and offsets from there
 WHOLE, NOTHING = 0xFFFFFFFF, 0
-MAPPED_WORDS = [0, 0, 0xFFFF]  # MAPPED
+MAPPED_WORDS = [0, 0, 0xFFFF]
 MOST_DROPPED = 256  # if there are more addresses, packets of all are dropped
 TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-LISTENS = "0A"  # state of a listening socket in TABLES
+LISTENS = "0A"
 INFO_BYTES, LAST_DATA_MS = 104, 52  # size of struct tcp_info, offset of tcpi_last_data_recv
 
 
@@ -91,7 +91,6 @@ class OwnProcess:
             own.close()
 
     def memory(self) -> int:
-        """Return the number of resident bytes that are not backed by a file."""
         resident, shared = map(int, os.pread(self._sizes, 100, 0).split()[1:3])
         return (resident - shared) * resource.getpagesize()
 
@@ -136,7 +135,7 @@ class OwnProcess:
     def connections(self) -> list[Connection]:
         found = []
         for own in sockets():
-            with suppress(OSError):  # it has no peer, or lost it
+            with suppress(OSError):
                 port, peer = own.getsockname()[1], own.getpeername()
                 info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
                 silent_ms = struct.unpack_from("I", info, LAST_DATA_MS)[0]
@@ -156,7 +155,7 @@ def dropping(addresses: Collection[Address] | None) -> Iterator[tuple[int, int, 
     v4 = [each for each in addresses if len(each) == 1]
     v6 = [each for each in addresses if len(each) == 2]
     yield LOAD_BYTE, 0, 0, IP_HEADER
-    yield SHIFT_RIGHT, 0, 0, 4  # leaves the version
+    yield SHIFT_RIGHT, 0, 0, 4
     yield EQUAL, 1, 0, 4
     yield JUMP, 0, 0, 2 * len(v4) + 2  # to the steps for IPv6, too far for EQUAL's 8 bits
     yield LOAD_WORD, 0, 0, IP_HEADER + SOURCE_V4

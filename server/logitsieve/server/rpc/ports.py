@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 METADATA_BYTES, MOST_METADATA_BYTES = 8 << 10, 16 << 10
 HANDSHAKE_MS = 10_000
-IDLE_MS = 1_800_000  # of a connection without calls
+IDLE_MS = 1_800_000
 UNSEEN_S = 1  # gRPC drops a call that the event loop has not accepted by then
 FILES = 160  # open files other than gRPC connections
 PINGS_MS = 5_000  # gRPC's default would close streams that are pinged every 30 s
 UNREAD_S = 2.0  # for messages to arrive while the server stops
-LOOK_S = 0.05  # between looks whether calls are left
+LOOK_S = 0.05
 PROBES = 8  # one part in PROBES of the memory is kept for health checks
-PROBE_S, QUICK_PROBE_S = 1.0, 0.05  # their messages are short, and arrive with the call
+PROBE_S, QUICK_PROBE_S = 1.0, 0.05
 
 
 class Ports:
@@ -43,7 +43,6 @@ class Ports:
         metrics.waiting.set_function(lambda: sum(intake.waiting for intake in self._intakes))
 
     async def settled(self) -> None:
-        """Return when no call is left. Calls without a message end after UNREAD_S."""
         intakes = *self._intakes, *self._probes
         for intake in intakes:
             asyncio.get_running_loop().call_later(UNREAD_S, intake.give_up)

@@ -14,11 +14,11 @@ from logitsieve.server.rpc.intake import RETRY_S, address_of
 
 @dataclass(eq=False)
 class Seat:
-    peer: str  # its connection
+    peer: str
     address: str
     task: asyncio.Task[Any]
-    busy: int = 0  # messages that are being answered
-    quiet_ns: int = field(default_factory=perf_counter_ns)  # time of its last reply
+    busy: int = 0
+    quiet_ns: int = field(default_factory=perf_counter_ns)
     displaced: bool = False
 
 

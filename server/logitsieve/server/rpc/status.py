@@ -1,5 +1,3 @@
-"""Converts exceptions to gRPC statuses with a trailer, and ends calls that fail."""
-
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
@@ -99,7 +97,7 @@ def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
         del called  # gRPC's error keeps this frame until a garbage collection
         try:
             return await reply
-        except grpc.aio.BaseError:  # an abort, or the client has gone away
+        except grpc.aio.BaseError:
             raise
         except Exception as error:
             await abort(to_status(error), context)
@@ -108,8 +106,6 @@ def guarded(handler: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
 
 
 def ending(status: CallStatus) -> grpc.RpcMethodHandler:
-    """Return a handler that ends its call without reading a request."""
-
     @guarded
     async def end(messages: object, context: Any) -> None:
         await abort(status, context)

@@ -20,7 +20,7 @@ from logitsieve.server.rpc.status import abort, guarded, to_status
 from logitsieve.v1 import decoder_pb2 as pb
 
 IN_FLIGHT = 16  # messages of a stream at a time, so that some are computed while others travel
-RECHECK_S = 1.0  # between checks of a silent stream's API key
+RECHECK_S = 1.0
 
 Answer = Callable[[Method, object, Call], Awaitable[bytes]]
 
@@ -32,7 +32,6 @@ class _Message(NamedTuple):
 
 
 def _without_request(message: bytes) -> bytes:
-    """Return a DecodeRequest that keeps only its id, or b"" if the message is none."""
     try:
         return pb.DecodeRequest(id=parse(pb.DecodeRequest, message).id).SerializeToString()
     except InvalidRequest:
@@ -89,7 +88,7 @@ class DecodeStreams:
             call.arrived_ns -= message.held.waited_ns
         try:
             response = await self._respond(message, call)
-        except BaseException as error:  # or a cancellation
+        except BaseException as error:
             status = failed(error, call, self._metrics)
             return pb.DecodeResponse(id=call.id, error=status.error).SerializeToString()
         self._metrics.finish(call, "OK")
@@ -161,7 +160,7 @@ class _Stream:
                     if message.held is not None:
                         self._context.intake.reply(message.held)
                     await self._context.write(reply)
-            except grpc.aio.BaseError:  # the client has gone away
+            except grpc.aio.BaseError:
                 if self._handler is not None:
                     self._handler.cancel()
                 return

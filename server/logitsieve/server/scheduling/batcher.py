@@ -57,8 +57,8 @@ class Batcher:
         self._changed = Condition()
         self._queue: deque[QueuedRequest] = deque()
         self._closed = False
-        self._in_flight: set[QueuedRequest] = set()  # waiting or computed
-        self.rows = 0  # waiting rows
+        self._in_flight: set[QueuedRequest] = set()
+        self.rows = 0
         self._us = 0.0  # estimated work that is left in flight
 
     @property
@@ -128,7 +128,6 @@ class Batcher:
     def done(
         self, batch: Batch, took_us: float | None, answered: Collection[QueuedRequest]
     ) -> None:
-        """Take back a batch; `took_us` is None if it failed."""
         with self._changed:
             if took_us is not None:
                 pace = batch.requests[0].pace
@@ -137,7 +136,7 @@ class Batcher:
             for queued in batch.late:
                 self._leave(queued)
             for queued in batch.requests:
-                if queued not in self._in_flight:  # cleared meanwhile
+                if queued not in self._in_flight:
                     continue
                 self._us -= (queued.stop - queued.start) * queued.paced_us
                 queued.start = queued.stop
@@ -155,7 +154,6 @@ class Batcher:
             return rest
 
     def close(self) -> list[QueuedRequest]:
-        """Let workers end; return the requests that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -180,7 +178,7 @@ class Batcher:
         self.rows -= left
 
     def _leave(self, queued: QueuedRequest) -> None:
-        if queued in self._in_flight:  # not cleared meanwhile
+        if queued in self._in_flight:
             self._us -= queued.left * queued.paced_us
             self._in_flight.remove(queued)
 

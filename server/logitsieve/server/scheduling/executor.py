@@ -71,7 +71,6 @@ class Executor:
             thread.start()
 
     def admit(self, time_left_s: float | None, waited_s: float = 0.0) -> None:
-        """Refuse like `Batcher.admit`."""
         self.batcher.admit(time_left_s, waited_s, self.batcher.in_flight > self._threads)
 
     async def run(
@@ -132,7 +131,7 @@ class Executor:
                     return
                 loop = (batch.requests or batch.late)[0].future.get_loop()
                 self._compute(batch, handed)
-                del batch  # or it would keep an unloaded index mapped
+                del batch
                 call_soon(loop, self._deliver, handed)
                 handed = []
             except Exception as error:  # a defect: no client must wait for a lost request

@@ -18,14 +18,14 @@ BUCKET_ROWS = 256  # for a GPU or other processes, where a batch costs little mo
 PART_US = 50_000.0  # most time of a batch's draws and single logits, as it cannot be interrupted
 
 INLINE_US = 100.0  # shorter work stays on the loop: a hop to a thread and back takes 50-80 us
-OWN_US = INLINE_US / 4  # the least that Python takes
+OWN_US = INLINE_US / 4
 WORST = 20.0  # work that took longer, as a multiple of its estimate, was interrupted
 FORGIVEN = 0.99  # decay of a slow engine's mean, so that it is tried on the loop again
 FRESH = 0.2  # weight of the last value in a RunningMean
 
 ALL = slice(None)
 
-Computed = tuple[Reply, int, int]  # a reply, its request's wait, and its time on a GPU, in ns
+Computed = tuple[Reply, int, int]
 
 
 class NamedEngine(Engine, Protocol):
@@ -43,8 +43,6 @@ class NamedEngine(Engine, Protocol):
 
 
 class RunningMean:
-    """A mean that follows the latest values; 0 at first. Thread-safe."""
-
     value = 0.0
 
     def add(self, value: float) -> None:
@@ -82,11 +80,10 @@ class PreparedRequest(NamedTuple):
     draws: int
     purpose: Purpose
     read: Callable[[], Request[Any]]
-    independent: np.ndarray | None = None  # hidden_states, if its rows may join a batch
+    independent: np.ndarray | None = None
     together: int = 1  # rows of a group of beams, which stay in one batch
 
     def answer(self, engine: Engine, rows: slice) -> Reply:
-        """Answer a slice of its rows, or ALL."""
         request = self.read()
         reply: Reply = engine.answer(request if rows is ALL else request.part(rows))
         return reply
@@ -107,17 +104,17 @@ class QueuedRequest:
     arrived_ns: int
     deadline: float | None
     future: asyncio.Future[Computed]
-    offloaded: bool = False  # to a GPU or other processes
-    extra_us: float = 0.0  # the part of the estimate for draws and single logits
+    offloaded: bool = False
+    extra_us: float = 0.0
     start: int = 0  # computed rows end here
     stop: int = 0  # rows of the current batch end here
-    timings: Timings = field(default_factory=list)  # of calls to shards
+    timings: Timings = field(default_factory=list)
     parts: list[Reply] = field(default_factory=list)
     queue_ns: int = 0
     device_ns: int = 0
     ready_at: float = 0.0  # until then it waits for others to join it
     us_per_row: float = field(init=False)
-    batch_rows: int = field(init=False)  # most
+    batch_rows: int = field(init=False)
     paced_us: float = field(init=False)  # a row's time, by the pace on arrival
     key: tuple[NamedEngine, int, int] | None = field(init=False)  # equal keys may share a batch
 
