@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 
 def load_array(source: Path | str, field: str = "array") -> np.ndarray:
-    """Load `W.npy`, `W.npz:W` or `W.safetensors:W`. InvalidRequest names `field`."""
     path, name = _split(source)
     match path.suffix:
         case ".npy":
@@ -137,7 +136,7 @@ def _refused(field: str, path: Path, error: Exception) -> InvalidRequest:
     reason = (reason_of(error) or type(error).__name__).splitlines()[0][:200]
     if (kind := kind_of(path)) and path.suffix not in kind:
         reason = f"it is {kind}"
-    if "allow_pickle" in reason or "Python objects" in reason:  # numpy's advice to programmers
+    if "allow_pickle" in reason or "Python objects" in reason:
         reason = "not an array of numbers"
     got = reason if str(path) in reason else f"{path}: {reason}"
     return InvalidRequest(field, got, _forms(field))
@@ -176,7 +175,6 @@ def stored_matrix(weight: ArrayLike | StoredMatrix, dtype: str) -> StoredMatrix:
 
 
 def vector(bias: ArrayLike | None, vocab_size: int, dim: int = 0) -> Float32:
-    """Return the bias [V]; one of `dim` numbers suggests a transposed weight."""
     if bias is None:
         return np.zeros(vocab_size, np.float32)
     array = load_array(bias, "bias") if isinstance(bias, (str, Path)) else bias

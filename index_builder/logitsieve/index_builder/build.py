@@ -81,7 +81,7 @@ def build(
     if config.reproducible and target is not None:
         allowed = "a build without a target_precision, whose search goes by measured times"
         raise InvalidRequest("reproducible", True, allowed)
-    out = new_path(out)  # refuses before hours of fitting, not after
+    out = new_path(out)
     softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
     # The hash comes first: all numbers that are fitted or written must be the hashed ones.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)

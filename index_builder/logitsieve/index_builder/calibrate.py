@@ -63,7 +63,6 @@ class StepJudge:
 
 
 def step_us(head: Head, hidden_states: Float32, batch: int, limit_ns: int) -> float:
-    """Return the time of a beam step, in microseconds per row."""
     k = _pairs_of(head)
     head.best_with_log_z(hidden_states[:1], k)
     return least_us(
@@ -76,7 +75,6 @@ def _pairs_of(head: Head) -> int:
 
 
 def _pairs(best: BestWithLogZ) -> Int32:
-    """Return each group's pairs of a hypothesis and an id, [G, K, 2]."""
     groups, k = len(best.ids) // BEAMS, best.ids.shape[1]
     rows = groups * BEAMS
     parents, places = np.empty((groups, k), np.int32), np.empty((groups, k), np.int32)
@@ -89,16 +87,16 @@ def _pairs(best: BestWithLogZ) -> Int32:
 
 
 TIMED_ROWS = 2048
-BATCH_NS = LIMIT_NS // 2  # for timed calls of one batch size
+BATCH_NS = LIMIT_NS // 2
 JUDGED_ROWS = 256
 STEP_ROWS = 250
-STEP_PRODUCTS = 1 << 37  # most multiplications to judge beam steps
+STEP_PRODUCTS = 1 << 37
 JUDGED_LOGITS = 1 << 28  # most logits to judge heads, unless there is a target
 NEVER = -1.0  # the `escalate` that leaves no row to the fallback
 LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
 LIBRARIES = ("logitsieve", "numpy", "numba")
 
-Entry = dict[str, Any]  # of calibration.json's `points`
+Entry = dict[str, Any]
 Times = dict[int, float]  # rows per call -> microseconds per row
 
 
@@ -221,5 +219,5 @@ def machine() -> dict[str, str]:
         try:
             facts[library] = version(library)
         except PackageNotFoundError:
-            continue  # such as a checkout that is not installed
+            continue
     return facts

@@ -12,7 +12,7 @@ AUTO: Literal["auto"] = "auto"
 GIVEN: Literal["given"] = "given"  # keeps the dtype of W if STORED has it
 
 JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
-WINDOW, LONGEST_WINDOW = 256, 1 << 20  # tokens
+WINDOW, LONGEST_WINDOW = 256, 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)

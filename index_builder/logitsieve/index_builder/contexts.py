@@ -1,5 +1,3 @@
-"""Context vectors, of which there may be more than fit into memory."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +90,6 @@ class Contexts:
         return cls(shards, parts[0].field, firsts)
 
     def spread(self, rows: int, blocks: int) -> Self:
-        """Return at most `rows` rows, in contiguous blocks at equal distances."""
         size = rows // blocks
         if self.rows <= rows or size == 0:
             return self.between(0, rows)

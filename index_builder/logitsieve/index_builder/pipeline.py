@@ -1,5 +1,3 @@
-"""The steps of a build: label, fit, calibrate, write."""
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -233,7 +231,6 @@ def prepare(inputs: BuildInputs, depth: int, scratch: Path) -> FitInputs:
 def check_heads(
     heads: Sequence[str] | None, targeted: bool, contexts: bool = True, fallback: str = AUTO
 ) -> tuple[str, ...]:
-    """Return `full`, then `heads` or the defaults, each once. InvalidRequest names a bad one."""
     if heads is None:
         heads = HEADS_BUILT if contexts else WITHOUT_CONTEXTS
     for name in heads:

@@ -36,7 +36,7 @@ def best_beta(squares_V: Float64, bias_V: Float64, power: float) -> float:
     """
     curved = (bias_V != 0) & (squares_V > 0)
     if power <= 0 or not curved.any():
-        return 1.0  # all are equally good
+        return 1.0
     squares_V, bias_V = squares_V[curved], bias_V[curved]
     centers = np.abs(bias_V) * np.sqrt(power) / np.sqrt(squares_V)
 
@@ -61,7 +61,7 @@ class Reduction:
     softmax: Softmax
     ranges: int
     beta: float
-    norms: Float64  # [V], ||w~||
+    norms: Float64
     largest: Float64
 
     @classmethod

@@ -60,7 +60,7 @@ class Workers:
     def __init__(self, executor: Executor | None = None, scratch: Path | None = None) -> None:
         self._executor, self._scratch = executor or _ThisThread(), scratch
         self._here = is_here(executor)
-        self._sent: dict[int, tuple[np.ndarray, Any]] = {}  # by id(array)
+        self._sent: dict[int, tuple[np.ndarray, Any]] = {}
 
     def map(self, call: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
         """Yield `call(value, *others)` for each (Shared, *others), in order."""
@@ -135,7 +135,7 @@ class _ThisThread(Executor):
         return future
 
 
-_made: dict[str, Any] = {}  # by key
+_made: dict[str, Any] = {}
 
 
 def _call(

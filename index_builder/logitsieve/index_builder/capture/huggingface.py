@@ -24,7 +24,7 @@ require("huggingface", "torch", "transformers")
 import torch  # noqa: E402  after `require` with its pip line
 from torch import nn  # noqa: E402
 
-MOST = 200  # characters of transformers' errors
+MOST = 200
 BATCH = 2  # windows; with 250,000 words, their logits take half a gigabyte
 logger = logging.getLogger(__name__)
 

@@ -136,7 +136,6 @@ def read_stretches(
     progress: Progress = no_progress,
     stage: str = "read",
 ) -> Float32:
-    """Return hidden states [N, D], or logits unless `headless`."""
     rows = []
     for number, (tokens, first) in enumerate(stretches):
         rows.append(context.read_alone(tokens, headless=headless)[first:])

@@ -55,13 +55,12 @@ class SpreadSample:
     def __init__(self, path: Path, dim: int, max_rows: int, dtype: str, seed: int) -> None:
         self._path, self._max_rows, self._seed = path, max_rows, seed
         self.seen = self._kept = 0
-        self._reserved = 0  # rows with reserved disk space
-        self._cell = 1  # rows of a cell
+        self._reserved = 0
+        self._cell = 1
         with name_in_errors(path):
             self._file = np.lib.format.open_memmap(path, "w+", dtype, (2 * max_rows, dim))
 
     def add(self, rows_BD: np.ndarray) -> None:
-        """Add the next rows. InvalidRequest unless they are finite in the file's dtype."""
         with np.errstate(over="ignore"):
             rows_BD = rows_BD.astype(self._file.dtype, copy=False)
         if not np.isfinite(rows_BD).all():
@@ -124,12 +123,11 @@ class SpreadSample:
 
 CHARACTERS = 1 << 16  # of a chunk, which ends with the line
 TEXT = "UTF-8 text, or that gzipped"
-LONGEST_CHUNK = 1 << 17  # characters tokenized together
+LONGEST_CHUNK = 1 << 17
 GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
 def text_chunks(path: Path, field: str = "text") -> Iterator[str]:
-    """Yield chunks of full lines. InvalidRequest names `field` if the file cannot be read."""
     try:
         with path.open("rb") as raw:
             gzipped = raw.read(len(GZIPPED)) == GZIPPED

@@ -1,5 +1,3 @@
-"""Fits `frequency`, by the frequency of ids among the best labels of the contexts."""
-
 import numpy as np
 
 from logitsieve.index_builder.fitting import (

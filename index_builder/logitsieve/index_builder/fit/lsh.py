@@ -35,13 +35,13 @@ from logitsieve.kernels.retrieval.hash_tables import (
 )
 from logitsieve.utils.options import Progress
 
-JUDGES = 512  # held-out contexts
-WORDS = 1 << 14  # sampled rows of W
+JUDGES = 512
+WORDS = 1 << 14
 SCALES = (1.0, 3.0)  # factors of the best beta; plain cosines gain from a larger one
 LEAST_BITS = 4
 PROBES = (1, 2, 4, 8)
 LEAST_TABLES = 8
-ROUNDING = 1e-6  # more than the rounding of a sum of JUDGES numbers
+ROUNDING = 1e-6
 
 # Costs of a lookup, in multiply-adds of an exact logit (65 ps), on one core with AVX-512.
 PLANE = 0.4  # a multiply-add of a hash; planes are read in order
@@ -53,16 +53,16 @@ FOUND = 15.0  # to store, count and clear an id
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    ranges: int  # of norms: COSINE, MIPS or RANGED
+    ranges: int
     beta: float
     bits: int
     tables: int
     probes: int
     candidates: int  # most ids found; 0: no limit
-    recall: float  # of the best word, on held-out contexts
-    scanned: float  # share of the vocabulary
+    recall: float
+    scanned: float
     cost: float  # relative to the full softmax
-    reaches: bool  # whether it meets `lsh_recall`
+    reaches: bool
 
     @property
     def rank(self) -> tuple[bool, float, float]:
@@ -72,7 +72,7 @@ class Setting:
         return True, -self.recall, self.cost
 
 
-_Tried = tuple[Reduction, int, int]  # reduction, bits, probes
+_Tried = tuple[Reduction, int, int]
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,12 +44,11 @@ from logitsieve.index_builder.screen.training import (
 )
 
 DEEPER = (1.0, 1.5, 2.0, 4.0)  # with more labels than the target counts, lists generalise better
-TRAINED = 4  # partitions that are trained at least
-PROMISED = 0.01  # guard of a screen with a target precision
+TRAINED = 4
+PROMISED = 0.01
 
 
 def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult:
-    """Return a screen with the configured budget, or the cheapest that meets the target."""
     trial, softmax = inputs.trial, inputs.softmax
 
     def screen(result: FitResult) -> Head:
@@ -135,7 +134,7 @@ class Search:
     inputs: FitInputs
     target: Mapping[str, float]
     costs: ScreenCosts
-    us: Callable[[FittedScreen], float]  # microseconds per row
+    us: Callable[[FittedScreen], float]
 
     @property
     def goal(self) -> PrecisionGoal:

@@ -18,12 +18,12 @@ from logitsieve.index_builder.screen.partition import MOST_PROBES, Partition
 from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
-EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])  # the sketch's own precision
+EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])
 PRECISE = 0.25  # resolution of a budget, in candidates per row
 SHRINK = 0.8  # ratio of successive budgets tried with escalation
 LEAST = 0.06  # the least such budget, relative to all labels
 BYTES_A_TOKEN = 4  # of English text, about
-ROUNDED = 1e-9  # relative tolerance of costs, far above their rounding
+ROUNDED = 1e-9
 
 
 class ScreenCosts(NamedTuple):
@@ -147,7 +147,7 @@ def least_escalation(
             for name, share_H in shares.items()
         )
 
-    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))  # not all, even with ties
+    low, high = 0, int(np.searchsorted(ranked_H, ranked_H[-1]))
     high = high if most is None else min(high, most)
     if met(0):
         return -1.0
@@ -159,6 +159,6 @@ def least_escalation(
             high = middle
         else:
             low = middle
-    while ranked_H[high] == ranked_H[high - 1]:  # equal cosines go together
+    while ranked_H[high] == ranked_H[high - 1]:
         high += 1
     return float(np.clip((ranked_H[high - 1] + ranked_H[high]) / 2, -1.0, 1.0))

@@ -39,7 +39,7 @@ from logitsieve.index_builder.workers import Shared
 
 SAMPLED, BLOCKS = 4096, 512  # most contexts, in contiguous blocks
 CLUSTERS = (32, 128)
-LEAST_OF_A_CLUSTER = 4  # contexts
+LEAST_OF_A_CLUSTER = 4
 FURTHEST = 1000  # the power law is extended to this multiple of the contexts seen
 
 
@@ -133,7 +133,6 @@ def some(inputs: FitInputs, count: int) -> FitInputs:
 def costliest_text(
     texts: Sequence[slice], costs: ScreenCosts, clusters: int, sizes_H: np.ndarray, far_H: Bool
 ) -> tuple[float, float]:
-    """Return (share escalated, bytes per row) of the costliest text."""
     read = [costs.a_row(clusters, sizes_H[text], far_H[text]) for text in texts]
     return float(far_H[texts[int(np.argmax(read))]].mean()), max(read)
 

@@ -19,13 +19,13 @@ from logitsieve.index_builder.workers import Shared
 from logitsieve.kernels.topk.merge import VALUE
 
 MOST_PRODUCTS = 1 << 39  # multiplications for log Z of contexts, which take seconds
-MOST_ROWS = 4096  # contexts of a cluster
+MOST_ROWS = 4096
 LEAST_ROWS = 40  # contexts of a cluster with a fit; others take the shared u
 # Penalties of a squared weight, relative to the mean square of a coordinate. The first keeps u.
 PENALTIES = (1e12, 600.0, 60.0, 6.0)
 LESS = 0.9  # a smaller penalty must reduce the spread to this part of it
 LEFT_OUT = 5  # one context in LEFT_OUT measures the fit
-NO_MASS = -1e30  # a bias
+NO_MASS = -1e30
 LEAST_SHARE, LEAST_SPREAD = 1e-7, 1e-6  # below float32's rounding of log Z
 
 
@@ -38,7 +38,6 @@ def with_outside(inputs: FitInputs, arrays: Arrays) -> dict[str, np.ndarray]:
     full = shared_heads(inputs.softmax, {})[FULL]
     log_z = _log_z(inputs, full, hidden_states)
     clusters, inside = _listed(inputs, full.value, arrays, hidden_states)
-    # log(e^log_z - e^inside)
     outside = log_z + np.log(-np.expm1(np.minimum(inside - log_z, -LEAST_SHARE)))
     count, dim = arrays["centroids"].shape
     rows = np.zeros((count, dim), np.float32)
@@ -77,7 +76,6 @@ def _log_z_block(full: Head, block: Float32) -> Float64:
 def _listed(
     inputs: FitInputs, full: Head, arrays: Arrays, hidden_states: Float32
 ) -> tuple[Int32, Float64]:
-    """Return each context's best cluster, and the log of its list's mass."""
     count, dim = arrays["centroids"].shape
     none: Mapping[str, np.ndarray] = {
         "outside_rows": np.zeros((count, dim), np.float32),

@@ -1,5 +1,3 @@
-"""Routes contexts to clusters, counts the labels seen in each, and judges choices of labels."""
-
 from typing import NamedTuple
 
 import numpy as np
@@ -176,7 +174,6 @@ class Partition:
         return table_VC
 
     def arrays(self, keep_P: Bool) -> dict[str, np.ndarray]:
-        """Return arrays of the `screen` part; lists have frequent labels first."""
         cluster_L, label_L = self.pairs.cluster[keep_P], self.pairs.label[keep_P]
         order = np.lexsort((label_L, -self.pairs.hits[keep_P], cluster_L))
         kept_C, size_C = self.sizes(keep_P), self.list_sizes(keep_P)

@@ -81,7 +81,6 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def _split(centroids_CD: Float32, counts_C: Int64, random: np.random.Generator) -> None:
-    """Let each empty centroid halve a large cluster, drawn by size."""
     for empty in np.flatnonzero(counts_C == 0):
         spare_C = np.maximum(counts_C - 1, 0)
         if not spare_C.sum():

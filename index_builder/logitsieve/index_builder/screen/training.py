@@ -18,8 +18,8 @@ from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
 
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
-SCALE_ROWS = 8192  # contexts on which the scale is set
-AVERAGED = 0.99  # weight of the past in the moving average
+SCALE_ROWS = 8192
+AVERAGED = 0.99
 TINY = np.finfo(np.float32).tiny
 
 
@@ -135,7 +135,7 @@ def train_centroids(
     for _ in range(config.steps):
         rows = random.integers(len(hidden_SD), size=config.batch_rows)
         waits_BC = random.standard_exponential((len(rows), len(v_CD)), np.float32)
-        noise_BC = -np.log(np.maximum(waits_BC, TINY))  # Gumbel noise
+        noise_BC = -np.log(np.maximum(waits_BC, TINY))
         loss_BC = cluster_loss(labels_SK[rows], table_VC, sizes_C, config.waste_weight)
         batch = v_CD, hidden_SD[rows], noise_BC, loss_BC, sizes_C
         adam.step(gradient(*batch, average, most, config.overrun_weight))
@@ -147,7 +147,7 @@ UNREACHED = 1e9  # the least cost of a partition that misses the target with all
 
 class CascadePlan(NamedTuple):
     budget: float | None
-    cost: float  # the lowest wins
+    cost: float
     probes: int = 1
     escalate: float = -1.0
     escalated: float = 0.0  # share of the rows left to the fallback

@@ -1,1 +1,0 @@
-"""The forward and backward passes that the losses share."""

@@ -1,5 +1,3 @@
-"""The inputs of a step: rows, targets, candidates and random numbers."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,11 +22,10 @@ class Targets:
 
     rows: Tensor
     classes: Tensor
-    count: int  # B
+    count: int
     single: bool
 
     def of(self, values_B: Tensor) -> Tensor:
-        """Expand values of rows [B, ...] to pairs [P, ...]."""
         return values_B if self.single else values_B.index_select(0, self.rows)
 
     def shares(self, dtype: torch.dtype) -> Tensor:
@@ -189,11 +186,10 @@ def _check_range(classes: Tensor, named: Tensor, n_classes: int, ignore_index: i
 class StepRng:
     """Random numbers of one step, on the CPU; each `draw` is an independent sequence."""
 
-    key: int  # uint64
+    key: int
     step: int
 
     def uniforms(self, count: int, draw: int = 0) -> Tensor:
-        """Return float64 [count] in [0, 1)."""
         bits = np.random.Philox(key=self.key, counter=[0, 0, draw, self.step])
         return torch.from_numpy(np.random.Generator(bits).random(count))
 

@@ -22,7 +22,7 @@ from logitsieve.training.autograd.classes import ClassWeights, LogitForm, place
 from logitsieve.training.kernels.ragged_sums import FORWARD, ROWS
 
 MASKED = -1e30  # instead of -inf, whose gradient may be NaN
-Matrix = NDArray[Any]  # float32 or float64
+Matrix = NDArray[Any]
 _Rest: TypeAlias = tuple[ClassWeights, Targets, RaggedCandidates]
 _TERM = np.int64(32)  # low bits of a key that number its term; the id is above them
 
@@ -32,7 +32,7 @@ class MergedClasses:
     """The distinct classes among candidates and targets."""
 
     ids: Tensor  # [U]: C candidates, ascending; then the other targets, ascending
-    log_weights: Tensor  # [C]
+    log_weights: Tensor
     slots: Tensor  # [P]: the place of each pair's target in `ids`
     hits: Tensor  # pairs whose target is a candidate
 

@@ -1,5 +1,3 @@
-"""The rows of W and the bias as parameters, with sparse gradients, and gradient clipping."""
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise

@@ -1,1 +1,0 @@
-"""Kernels that only training needs, so that serving does not load or compile them."""

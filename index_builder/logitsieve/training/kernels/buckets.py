@@ -16,7 +16,7 @@ from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.random_numbers import mixed
 
 SIDE_BY_SIDE = 16  # tables filled together, as 16 codes share a cache line
-FIRST_ROOM = 1024  # ids per row, until more are needed
+FIRST_ROOM = 1024
 
 
 @kernel("(int32[:,::1], int32[::1], int32[::1])")

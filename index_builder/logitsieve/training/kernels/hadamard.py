@@ -27,7 +27,6 @@ def padded(size: int) -> int:
 
 
 def random_signs(blocks: int, size: int, generator: np.random.Generator) -> Float32:
-    """Return float32 [N, 3, P] of +1 and -1, for vectors of `size`."""
     shape = (blocks, 3, padded(size))
     return generator.integers(0, 2, shape).astype(np.float32) * 2 - 1
 

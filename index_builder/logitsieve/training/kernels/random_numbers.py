@@ -1,5 +1,3 @@
-"""Random numbers by counter, and uniform samples of ids that a row does not have."""
-
 from __future__ import annotations
 
 from math import log

@@ -35,7 +35,7 @@ from logitsieve.kernels.simd.lanes import (
 from logitsieve.kernels.simd.pointers import pointer
 
 ONE = np.float32(1)
-DEEPEST = 64  # most levels
+DEEPEST = 64
 
 Tree = namedtuple("Tree", "sums leaves size classes per_leaf")  # sums: a pointer
 
@@ -117,7 +117,7 @@ def descend(
         mass, half = left + right, span // 2
         # No draw may go to a side without classes, not even by rounding.
         split = high if right == 0 else low + (high - low) * (left / mass)
-        c = a  # the first draw that goes right
+        c = a
         while c < b and uniforms[c] < split:
             c += 1
         if c < b:

@@ -32,7 +32,7 @@ from logitsieve.training.proposals.proposal import Csr, Proposal, SearchProposal
 from logitsieve.training.structures.tree import Features, QuadraticFeatures
 from logitsieve.utils.options import option
 
-CLASSES_AT_ONCE = 8192  # TopK holds their logits
+CLASSES_AT_ONCE = 8192
 
 
 @dataclass(kw_only=True, eq=False)
@@ -132,7 +132,7 @@ class Quadratic(KernelProposal):
 class _FrequencyLoss(SampledSoftmax):
     proposal: FrequencyProposal
     default_weights = staticmethod(uniform_weights)
-    first_bias = 0.0  # in units of log V
+    first_bias = 0.0
 
     def __init__(
         self,

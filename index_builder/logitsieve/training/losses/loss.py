@@ -28,7 +28,7 @@ from logitsieve.training.autograd.classes import (
 )
 
 Reduction = Literal["mean", "sum", "none"]
-LOGITS_AT_ONCE = 1 << 24  # in chunks of rows
+LOGITS_AT_ONCE = 1 << 24
 
 
 class LossOptions(TypedDict, total=False):

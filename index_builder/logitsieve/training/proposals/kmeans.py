@@ -26,8 +26,8 @@ from logitsieve.training.structures.tables import Buckets
 from logitsieve.utils.options import option
 
 KMEANS_ITERATIONS = 10  # enough, as clusters last for some steps only
-POINTS = 256  # rows that k-means sees per centroid
-UNIFORM = 5  # |T| = 5 |S|, as in the paper
+POINTS = 256
+UNIFORM = 5
 
 
 class InvertedLists(Buckets):

@@ -26,8 +26,8 @@ from logitsieve.utils.options import option
 
 BITS, TABLES = 9, 50  # the paper's K and L for SimHash
 LEAST_TABLES = 20
-BUCKET = 25  # classes of a bucket, about
-PICK = 1  # number of the draw that picks one of several targets
+BUCKET = 25
+PICK = 1
 
 
 class DrawnIds(NamedTuple):

@@ -1,1 +1,0 @@
-"""Data structures over the rows of W that follow an optimizer."""

@@ -21,8 +21,6 @@ LARGEST_IDS = 2**31 - 1  # in all tables, as offsets are int32
 
 
 class Buckets:
-    """Buckets of ids in CSR form (kernels/buckets.py)."""
-
     offsets: Int32
     ids: Int32
 
@@ -77,7 +75,7 @@ class HashTables(Buckets):
         self.codes = np.zeros((n_classes, tables), np.int32)
         self.offsets = np.zeros((tables << hashing.bits) + 1, np.int32)
         self.ids = np.zeros(tables * n_classes, np.int32)
-        self.largest = 0.0  # M, if `mips`
+        self.largest = 0.0
         self.kept: np.ndarray | None = None
 
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -104,7 +102,6 @@ class HashTables(Buckets):
         fill_tables(self.codes, self.offsets, self.ids)
 
     def of_contexts(self, hidden_BD: Tensor) -> tuple[Int32, Float32]:
-        """Return the buckets int32 [B, L] of hidden states, and the vectors [B, X] hashed."""
         hidden_states = hidden_BD.detach().to("cpu", torch.float32).numpy()
         vectors = np.empty((len(hidden_states), hidden_states.shape[1] + 2), np.float32)
         vectors[:, :-2], vectors[:, -2], vectors[:, -1] = hidden_states, 1, 0

@@ -46,8 +46,8 @@ class Tracking:
     steps: int = 0
     updated: int = 0  # the step of the last update
     updates: int = 0
-    dirty: list[Tensor] = field(default_factory=list)  # int64
-    noted: int = 0  # ids in `dirty`, with duplicates
+    dirty: list[Tensor] = field(default_factory=list)
+    noted: int = 0
 
     def after_step(
         self, classes: ClassWeights, index: RowIndex, every: int, growth: float, *_: object
@@ -77,7 +77,7 @@ class Tracking:
     def rows(self) -> Tensor:
         if not self.dirty:
             return torch.empty(0, dtype=torch.int64)
-        device = self.dirty[-1].device  # those of a checkpoint may be on another
+        device = self.dirty[-1].device
         rows: Tensor = torch.unique(torch.cat([each.to(device) for each in self.dirty]))
         return rows
 

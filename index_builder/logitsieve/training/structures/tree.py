@@ -52,7 +52,6 @@ class RandomFourier(Features):
         return _waves(self._angles(vectors).numpy())
 
     def _angles(self, vectors: Float32) -> Tensor:
-        """Return Omega u, by torch, which uses the threads that the user chose."""
         return torch.from_numpy(vectors) @ torch.from_numpy(self.drawn["omega"]).T
 
 
@@ -112,7 +111,6 @@ def _waves(angles: Float32) -> Float32:
     return phi
 
 
-# By the values of RandomFeatures' option `features`.
 FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "structured": StructuredFourier,
     "fourier": RandomFourier,

@@ -32,9 +32,9 @@ def read_words(path: Path, field: str = "text") -> Iterator[list[str]]:
 class Corpus(NamedTuple):
     """Ids to train and to validate on, and how often each class occurs in the former."""
 
-    train: Int32  # [N]
-    valid: Int32  # [N']
-    counts: Int64  # [V]
+    train: Int32
+    valid: Int32
+    counts: Int64
     vocabulary: Vocabulary
 
     @classmethod

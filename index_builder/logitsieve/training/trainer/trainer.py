@@ -34,7 +34,7 @@ from logitsieve.training.trainer.language_model import LanguageModel, Recurrent,
 from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
-SMOOTH = 100  # steps
+SMOOTH = 100
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Trainer:
         self._check()
         torch.set_num_threads(config.threads)
         torch.manual_seed(config.seed)
-        counts = torch.from_numpy(np.maximum(corpus.counts, 1))  # must be positive
+        counts = torch.from_numpy(np.maximum(corpus.counts, 1))
         chosen = {"seed": config.seed, **read_options(config.loss, config.loss_option)}
         self.loss = LOSSES[config.loss](
             config.dim, len(counts), class_counts=counts, device=config.device, **chosen
@@ -83,7 +83,7 @@ class Trainer:
         if config.tied:
             self.loss.tie(self.model.embedding)
         lstm, decay = self.model.lstm.parameters(), config.weight_decay
-        rows = dict.fromkeys([self.model.embedding.weight, *self.loss.parameters()])  # tied: once
+        rows = dict.fromkeys([self.model.embedding.weight, *self.loss.parameters()])
         self._optimizers = (
             AdamW(lstm, config.lr, weight_decay=decay, fused=True),
             Adagrad(list(rows), config.head_lr),
