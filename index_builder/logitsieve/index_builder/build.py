@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ from logitsieve.utils.stored import StoredMatrix
 if TYPE_CHECKING:
     from logitsieve.heads import Softmax
     from logitsieve.index import Index
+    from logitsieve.index_builder.pipeline import BuildInputs
 
 SCRATCH = ".tmp-build-"
 LEAST_P1 = 0.95  # a default head built without a target warns if its P@1 is lower
@@ -53,20 +55,19 @@ def build(
     """Fit `heads` to logits `weight` [V, D] @ h + `bias` [V], write the index `out`, and open it.
 
     `weight` is an array, a file (see arrays.py), a GGUF file with its bias and vocabulary, or a
-    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` says otherwise.
-    `out` is a new folder <name>/<version>.
+    StoredMatrix. Half types and blocks are stored unchanged unless `config.dtype` is set. `out` is
+    a new folder <name>/<version>.
 
-    `heads` default to full, screen and sketch; a warning says that the screen is left out if the
+    `heads` default to full, screen and sketch; the screen is left out, with a warning, if the
     sketch is cheaper. Without `contexts`, full and sketch are built, unmeasured and with wider
     bounds. `heldout` are contexts of unseen texts, of which the worst decides. Without them, the
     last tenth of `contexts` judges, and misses count twice.
 
     `target_precision`, such as {"p1": 0.998, "p5": 0.99}, searches for the cheapest screen that
     meets it. Unless `best_effort`, InvalidRequest is raised if the held-out contexts are too few to
-    show that, TargetNotReached if no screen meets it.
-
-    `executor` runs independent calls; by default `config.threads` threads do. `progress` gets
-    (stage, done, total); "auto" prints to stderr. InvalidRequest names the argument.
+    show that, TargetNotReached if no screen meets it. `executor` runs independent calls (default:
+    `config.threads` threads). `progress` gets (stage, done, total); "auto" prints to stderr.
+    InvalidRequest names the argument.
     """
     require("builder", "numba", "threadpoolctl")
     from logitsieve.index import new_path
@@ -85,17 +86,28 @@ def build(
     softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
     # The hash comes first: all numbers that are fitted or written must be the hashed ones.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
-    options = {
-        "softmax": softmax,
-        "config": config,
-        "target": None if target is None else pipeline.checked_target(target, softmax.vocab_size),
-        "best_effort": best_effort,
-        "named": heads is not None,
-        "progress": to_progress(progress, "build"),
-    }
-    index = _fit(out, options, contexts, heldout, executor, names, vocabulary)
-    _warn(index, judged=target is None)
-    return index
+    if target is not None:
+        target = pipeline.checked_target(target, softmax.vocab_size)
+    train, texts = _opened(contexts, heldout, softmax, config.heldout_rows)
+    if target is not None and not best_effort:
+        pipeline.refuse_unprovable(target, min(text.rows for text in texts), heldout is not None)
+    if contexts is None:
+        logger.warning(ANY_DIRECTION, out)
+    elif heldout is None and target is not None:
+        logger.warning(SAME_TEXT, out)
+    inputs = pipeline.BuildInputs(
+        softmax=softmax,
+        train=train,
+        heldout=Contexts.joined(texts),
+        config=config,
+        target=target,
+        named=heads is not None,
+        unseen=heldout is not None,
+        texts=[slice(*ends) for ends in pairwise(accumulate((t.rows for t in texts), initial=0))],
+        best_effort=best_effort,
+        progress=to_progress(progress, "build"),
+    )
+    return _run(inputs, names, vocabulary, out, executor)
 
 
 def _output_layer(
@@ -117,53 +129,24 @@ def _output_layer(
     return softmax, vocabulary
 
 
-def _fit(
-    out: Path,
-    options: dict[str, Any],
+def _opened(
     contexts: Source | None,
     heldout: Source | Sequence[Source] | None,
-    executor: Executor | None,
-    names: Sequence[str],
-    vocabulary: Sequence[str] | None,
-) -> Index:
-    from logitsieve.index.files import remove_stale
-    from logitsieve.index_builder import pipeline
-    from logitsieve.index_builder.workers import Workers, in_threads
-
-    config, target, dim = options["config"], options["target"], options["softmax"].dim
-    parent = next(folder for folder in out.parents if folder.is_dir())
-    remove_stale(parent, SCRATCH)
-    with (
-        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,
-        in_threads(executor, config.threads) as pool,
-    ):
-        V = options["softmax"].vocab_size
-        train = Contexts([]) if contexts is None else open_contexts(contexts, dim, vocab_size=V)
-        if heldout is not None:
-            given = [open_contexts(each, dim, "heldout") for each in _texts(heldout)]
-        elif contexts is None:
-            given = [Contexts([])]
-        else:
-            train, judged = train.split()
-            given = [judged]
-        given = [text.spread(config.heldout_rows // len(given), BLOCKS) for text in given]
-        if target is not None and not options["best_effort"]:
-            shortest = min(text.rows for text in given)
-            pipeline.refuse_unprovable(target, shortest, heldout is not None)
-        if contexts is None:
-            logger.warning(ANY_DIRECTION, out)
-        elif heldout is None and target is not None:
-            logger.warning(SAME_TEXT, out)
-        ends = accumulate((text.rows for text in given), initial=0)
-        inputs = pipeline.BuildInputs(
-            train=train,
-            heldout=Contexts.joined(given),
-            texts=[slice(*each) for each in pairwise(ends)],
-            unseen=heldout is not None,
-            workers=Workers(pool, Path(folder)),
-            **options,
-        )
-        return pipeline.run(inputs, names, vocabulary, out, Path(folder))
+    softmax: Softmax,
+    heldout_rows: int,
+) -> tuple[Contexts, list[Contexts]]:
+    """Return the contexts to fit on, and for each text those that judge."""
+    dim, train = softmax.dim, Contexts([])
+    if contexts is not None:
+        train = open_contexts(contexts, dim, vocab_size=softmax.vocab_size)
+    if heldout is not None:
+        texts = [open_contexts(each, dim, "heldout") for each in _texts(heldout)]
+    elif contexts is None:
+        texts = [train]
+    else:
+        train, judged = train.split()
+        texts = [judged]
+    return train, [text.spread(heldout_rows // len(texts), BLOCKS) for text in texts]
 
 
 def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
@@ -172,6 +155,29 @@ def _texts(heldout: Source | Sequence[Source]) -> Sequence[Source]:
 
     several = isinstance(heldout, (list, tuple)) and len(heldout) and all(map(is_source, heldout))
     return cast("Sequence[Source]", heldout) if several else [heldout]
+
+
+def _run(
+    inputs: BuildInputs,
+    names: Sequence[str],
+    vocabulary: Sequence[str] | None,
+    out: Path,
+    executor: Executor | None,
+) -> Index:
+    from logitsieve.index.files import remove_stale
+    from logitsieve.index_builder import pipeline
+    from logitsieve.index_builder.workers import Workers, in_threads
+
+    parent = next(folder for folder in out.parents if folder.is_dir())
+    remove_stale(parent, SCRATCH)
+    with (
+        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,
+        in_threads(executor, inputs.config.threads) as pool,
+    ):
+        inputs = replace(inputs, workers=Workers(pool, Path(folder)))
+        index = pipeline.run(inputs, names, vocabulary, out, Path(folder))
+    _warn(index, judged=inputs.target is None)
+    return index
 
 
 def _warn(index: Index, judged: bool) -> None:
