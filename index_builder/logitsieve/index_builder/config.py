@@ -11,7 +11,7 @@ from logitsieve.utils.options import check_ranges, option
 AUTO: Literal["auto"] = "auto"
 GIVEN: Literal["given"] = "given"  # keeps the dtype of W if STORED has it
 
-JUDGES = "Held-out contexts that judge, at most: in contiguous blocks spread over them."
+JUDGES = "Most held-out contexts that judge, in contiguous blocks spread over all of them."
 WINDOW, LONGEST_WINDOW = 256, 1 << 20
 
 
@@ -79,18 +79,17 @@ class BuildConfig(ScreenConfig):
     lsh_recall: float = option(
         0.9, "Share of held-out contexts whose best word the hash tables of lsh find.", 0.01, 1
     )
-    lsh_tables: int = option(256, "Hash tables of lsh, at most.", 1, 4096)
+    lsh_tables: int = option(256, "Most hash tables of lsh.", 1, 4096)
     lsh_memory: float = option(
-        1.0, "Memory of the hash tables of lsh at most, in sizes of the softmax.", 1e-3, 1000
+        1.0, "Most memory of the hash tables of lsh, relative to the softmax.", 1e-3, 1000
     )
     svd_width: int | None = option(
         None, "Rotated dimensions that svd stores; unset is D/4, at most 256.", 1, 65_535
     )
     reproducible: bool = option(
         False,
-        "Choose nothing by measured times, so that equal inputs give equal files, but for"
-        " calibration.json: a sketch of one width."
-        " Without a target precision.",
+        "Choose nothing by measured times, so that equal inputs give equal files, except for"
+        " calibration.json. Not with a target precision.",
     )
     seed: int = option(0, "Seed of k-means, of the sample and of training.", 0, 2**31 - 1)
     threads: int = option(1, "CPU threads.", 1, 1024)
@@ -109,7 +108,7 @@ class TuneConfig:
 
     rows: int = option(10_000, JUDGES, 1, 10**9)
     minutes: float = option(
-        10.0, "No setting is begun after so long, but for those stored in the index.", 0, 1e5
+        10.0, "Time after which only settings stored in the index are begun.", 0, 1e5
     )
 
     def __post_init__(self) -> None:

@@ -176,10 +176,7 @@ def _found_by_svd(
 def _paying_screen(
     inputs: BuildInputs, sketch: FitResult, prepared: Callable[[], FitInputs], scratch: Path
 ) -> tuple[FitResult | None, str]:
-    """Return a screen (None if the sketch is cheaper at equal precision), and a note.
-
-    The sketch is used at the largest of GRADES, both alone and as the screen's fallback.
-    """
+    """Return a screen, or None if the sketch is cheaper at equal precision, and a note."""
     name, named = SKETCH, inputs.named
     fitted = {name: replace(sketch, knobs={"max_error": GRADES[-1]})}
     if named or inputs.train.rows <= SAMPLED:

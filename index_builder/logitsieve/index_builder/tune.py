@@ -33,9 +33,9 @@ def tune(
     """Measure the heads of `index` at many settings, write the index `out`, and open it.
 
     Precisions are measured on `contexts`, which must not be those of the fit. Each head's grid is
-    the product of its knobs' `tried` values. Only calibration.json changes, to the points of the
-    stored settings and all undominated points. It runs on one thread. `progress` is as in `build`.
-    InvalidRequest names the argument, IndexUnreadable the file.
+    the product of its knobs' `tried` values. Only calibration.json changes: it gets the stored and
+    the undominated points. One thread. `progress` is as in `build`. InvalidRequest names the
+    argument, IndexUnreadable the file.
     """
     require("builder", "numba")
     from logitsieve.index import link_index, new_path, open_index

@@ -28,13 +28,13 @@ class TrainConfig:
     loss_option: tuple[str, ...] = option(
         (), "An option of the loss as NAME=VALUE; --losses lists them."
     )
-    vocab_size: int = option(10_000, "Words in the vocabulary at most, V.", 2, 2**31 - 1)
+    vocab_size: int = option(10_000, "Most words in the vocabulary, V.", 2, 2**31 - 1)
     dim: int = option(200, "Hidden size, D.", 1, 1 << 16)
     layers: int = option(2, "LSTM layers.", 1, 64)
     tied: bool = option(True, "Whether the softmax's matrix is the input embedding too.")
     dropout: float = option(0.2, "Share dropped between layers.", 0, 0.99)
     epochs: int = option(10, "Times through the text.", 1, 1_000_000)
-    words: int | None = option(None, "Words trained on at most; unset: all epochs.", 1, 2**62)
+    words: int | None = option(None, "Most words to train on; unset: all epochs.", 1, 2**62)
     batch_size: int = option(32, "Streams of text that a step reads.", 1, 1 << 20)
     bptt: int = option(35, "Words back-propagated through, in each stream.", 1, 1 << 20)
     lr: float = option(3e-3, "Highest learning rate of the LSTM.", 1e-9, 1e3)
@@ -45,7 +45,7 @@ class TrainConfig:
     )
     clip: float = option(0.5, "Highest norm of the gradient.", 1e-9, 1e9)
     index_every: int = option(
-        50, "Steps after which a loss that has an index brings it up to date.", 1, 2**31
+        50, "Steps after which a loss that has an index updates it.", 1, 2**31
     )
     index_growth: float = option(1.0, "Factor by which that period grows each time.", 1, 100)
     valid_share: float = option(

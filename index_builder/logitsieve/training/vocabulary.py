@@ -40,7 +40,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the words that `save` wrote."""
+        """Read saved words."""
         return cls((folder / VOCABULARY_FILE).read_text(encoding="utf-8").split())
 
     def save(self, folder: Path) -> None:

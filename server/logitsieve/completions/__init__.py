@@ -30,7 +30,7 @@ class CompletionsConfig:
     watermark_key_file: Path | None = option(
         None, "File of a secret of 16 to 64 bytes that marks all draws, for `logitsieve detect`."
     )
-    max_queue_size: int = option(1024, "Prompts that wait at most; more are told to retry.", 1)
+    max_queue_size: int = option(1024, "Most prompts that wait; more are told to retry.", 1)
     timeout_s: float = option(600.0, "Seconds that a request may take, waiting included.", 1, 86400)
     stuck_s: float = option(
         300.0, "Seconds that a step of llama.cpp may take before its process is restarted.", 1

@@ -14,12 +14,12 @@ class RayOptions:
     replicas: int = option(1, "Processes that answer for each shard.", 1)
     cpus: float = option(1.0, "Processors that Ray reserves for each of them.", 0, 1024)
     serve_on: str = option(
-        "", "Resource of the nodes that get an ingress each; this node if absent."
+        "", "Ray's resource of the nodes that each get an ingress; if empty, this node."
     )
     missing: Literal["refuse", "answer"] = option(
         "refuse", "What becomes of a request while a shard does not answer."
     )
-    patience_s: float = option(1.0, "Seconds that a shard is waited for.", 0.001, 3600)
+    patience_s: float = option(1.0, "Seconds to wait for a shard.", 0.001, 3600)
 
     def __post_init__(self) -> None:
         check_ranges(self)

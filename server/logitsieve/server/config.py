@@ -53,7 +53,7 @@ class ServeConfig:
         1024, "Most MiB of requests and replies in memory; calls beyond it wait to be read.", 1
     )
     max_streams: int = option(
-        100, "Most Decode streams open; each may bring one message more than that.", 1
+        100, "Most open Decode streams; each may hold one message beyond the memory of requests.", 1
     )
     max_connection_calls: int = option(
         100, "Most calls and streams of a connection at a time; a client lets others wait.", 1
@@ -92,11 +92,11 @@ class ServeConfig:
     shadow_share: float = option(
         0.001, "Share of live rows that are answered again exactly, in the background.", 0, 1
     )
-    shadow_cpu: float = option(0.02, "Most of one core that these answers may take.", 0, 1)
+    shadow_cpu: float = option(0.02, "Largest share of one core for these answers.", 0, 1)
     tls_cert: Path | None = option(None, "PEM file of the certificate chain; turns on TLS.")
     tls_key: Path | None = option(None, "PEM file of the certificate's private key.")
     tls_client_ca: Path | None = option(
-        None, "PEM file of authorities; clients must have a certificate of theirs."
+        None, "PEM file of CAs; clients must have a certificate that one of them signed."
     )
     api_key_file: Path | None = option(
         None, "File of API keys; calls without one of them are refused."

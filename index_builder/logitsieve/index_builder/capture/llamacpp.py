@@ -55,9 +55,9 @@ def capture_gguf(
     """Write contexts (`00000.npy` ...) and `capture.json` to `out`; return the latter's contents.
 
     The model reads the text once, in windows of `window` tokens that begin with the tokenizer's BOS
-    token if it adds one. With `chat`, each line is a user's message, and contexts are those of the
-    model's greedy answer, at most `window` tokens including the prompt. `text` None reads the
-    primer, which suffices for `full` and `sketch`. `engine` is as in `open_context`.
+    token if it adds one. W h + b are the logits before a softcap. With `chat`, each line is a
+    user's message, and contexts are those of the model's greedy answer, at most `window` tokens
+    including the prompt. `text` None reads the primer, which suffices for `full` and `sketch`.
 
     `progress` gets (stage, rows seen, estimated rows). `executor` reads windows in parallel; its
     processes open `gguf`, each with `threads` threads. InvalidRequest names the argument.

@@ -43,10 +43,10 @@ def capture(
 ) -> dict[str, Any]:
     """Write contexts (`00000.npy` ...), `weight.npy`, `bias.npy` and `capture.json` to `out`.
 
-    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords; it must not
-    be padded. `output_layer` is the nn.Linear that makes the logits, or its name; by default, the
-    last one called that has as many outputs as logits. `progress` gets (stage, rows seen, 0).
-    Returns the contents of `capture.json`.
+    Each batch is the model's argument, a tuple of arguments, or a mapping of keywords, without
+    padding. `output_layer` is the nn.Linear that makes the logits, or its name (default: the last
+    one called with as many outputs as logits). `progress` gets (stage, rows seen, 0). Returns the
+    contents of `capture.json`.
 
     `executor` runs the batches in parallel; its processes make the model by `load`, an importable
     function, and use one thread. InvalidRequest if `out` exists or the output is not W h + b.

@@ -69,10 +69,7 @@ def fit_screen(inputs: FitInputs, costs: ScreenCosts | None = None) -> FitResult
 
 
 def costs_of(inputs: FitInputs) -> ScreenCosts:
-    """Return costs in bytes. Those of the fallback are at least what `full` reads in its time.
-
-    The reason is that a sketch computes more per byte. A reproducible build measures no times.
-    """
+    """Return costs in bytes; a slow fallback costs what `full` would read in its time."""
     softmax, name = inputs.softmax, inputs.fallback
     fallback = bytes_read(inputs, inputs.fitted, name)
     if name != FULL and not inputs.config.reproducible:
@@ -144,7 +141,7 @@ class Search:
         """Judge plain k-means for all numbers of clusters and depths, and train the cheapest.
 
         More are trained until one reaches the target, unless the held-out contexts cannot show it.
-        If none does, TargetNotReached is raised or, with `best_effort`, the nearest is returned.
+        If none does: TargetNotReached or, with `best_effort`, the nearest.
         """
         reached: list[FittedScreen] = []
         nearest: FittedScreen | None = None

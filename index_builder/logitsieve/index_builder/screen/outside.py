@@ -1,9 +1,9 @@
 """Estimates the probability mass outside of a screen's lists, which log Z needs.
 
-The log of the sum of e^logit over all rows outside of a cluster's list is nearly linear in the
-context h. It is fitted as u.h + a for each cluster, by ridge regression towards a u that all
-clusters share. A fifth of the contexts is left out, to choose the penalty and to measure the
-spread. The error of log Z is the spread times the share of e^(u.h + a) in Z. Not in the paper.
+Its log is nearly linear in the context h, and fitted as u.h + a for each cluster, by ridge
+regression towards a u that all clusters share. A fifth of the contexts is left out, to choose the
+penalty and to measure the spread. The error of log Z is the spread times the share of e^(u.h + a)
+in Z. Not in the paper.
 """
 
 from collections.abc import Mapping

@@ -72,7 +72,7 @@ class Targets:
 class SharedCandidates:
     """A set for all rows: ids int64 [M], which may repeat, and -log of their expected counts.
 
-    The loss masks the candidates that are a row's targets, which it counts with log-weight 0.
+    The loss masks candidates that are a row's targets.
     """
 
     ids: Tensor

@@ -73,9 +73,9 @@ def add_uniform_sample(
 ) -> tuple[Int64, Int32, Float64]:  # fmt: skip
     """Return CSR (offsets, ids, log-weights): each row's ids and up to `count` uniform others.
 
-    Others are drawn without repetition, and not among the row's targets [B, M] (padded by -1). The
-    weight of an other is the number of ids that it stands for; the row's own ids have weight 1. A
-    row takes O(ids + count), or O(V) if `count` is over half of the rest.
+    Others are drawn without repetition, and not among the row's targets [B, M] (padded by -1); each
+    has the number of ids that it stands for as its weight, the row's own ids 1. A row takes O(ids +
+    count), or O(V) if `count` is over half of the rest.
     """
     rows, taken = offsets.size - 1, np.zeros(n_classes, np.uint8)
     starts = np.zeros(rows + 1, np.int64)

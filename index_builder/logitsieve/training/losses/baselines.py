@@ -37,10 +37,10 @@ CLASSES_AT_ONCE = 8192
 
 @dataclass(kw_only=True, eq=False)
 class TopK(SearchProposal):
-    """The classes with the k largest logits and the targets; n_uniform > 0 samples others, too.
+    """The classes with the k largest of all logits, and the targets; biased without n_uniform.
 
-    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). All logits are computed. Biased without
-    n_uniform; with it, this is LSH Softmax with a perfect search.
+    "TopK-softmax" of the LNS paper (Daghaghi et al. 2020). With n_uniform, this is LSH Softmax with
+    a perfect search.
     """
 
     def default_n_uniform(self, k: int) -> int:
@@ -187,13 +187,11 @@ class NCE(_FrequencyLoss):
 
 
 class DSoftmax(FullSoftmax):
-    """Full softmax over blocks of classes: the sum of n d products per row, instead of V D.
+    """Full softmax over blocks of n classes with d coordinates of their own: sum of n d, not V D.
 
-    Chen, Grangier, Auli 2016, section 2.2: each block of n classes has its own d coordinates.
-
-    blocks: (n, d) of each, most frequent classes first, which add up to V and D. By default, a
-    tenth of the classes has half of the coordinates, the next three tenths have a quarter.
-    class_counts [V]: by default, frequencies fall with the id.
+    Chen, Grangier, Auli 2016, section 2.2. blocks: (n, d) of each, most frequent classes first,
+    which add up to V and D. By default, a tenth of the classes has half of the coordinates, the
+    next three tenths have a quarter. class_counts [V]: by default, frequencies fall with the id.
     """
 
     def __init__(

@@ -65,10 +65,10 @@ class Export:
 
 
 class SoftmaxLoss(nn.Module, ABC):
-    """A loss over V classes: hidden_states [..., D] and target [...] or [..., L] give a scalar.
+    """A loss of hidden_states [..., D] and target [...] or [..., L] over V classes.
 
-    The L targets of a row are padded with `ignore_index`; the loss is log Z less the mean of their
-    logits. Rows without a target add 0, and do not count in a mean. Raises InvalidRequest.
+    A row's L targets are padded with `ignore_index`; its loss is log Z less their mean logit. Rows
+    without a target add 0, and do not count in a mean. Raises InvalidRequest.
     """
 
     def __init__(
@@ -107,7 +107,6 @@ class SoftmaxLoss(nn.Module, ABC):
         )
 
     def forward(self, hidden_states: Tensor, target: Tensor) -> Tensor:
-        """Return the loss."""
         batch = read_batch(
             hidden_states, target, self.in_features, self.n_classes, self.ignore_index
         )
@@ -133,7 +132,7 @@ class SoftmaxLoss(nn.Module, ABC):
         """Return the loss of each row [B], given rows from `prepare`."""
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:
-        """Return the sum of the rows' losses, times `share`."""
+        """Return `share` times the sum of the rows' losses."""
         return self.losses(hidden_BD, targets).sum() * share
 
     def prepare(self, hidden_states: Tensor) -> Tensor:
@@ -214,7 +213,7 @@ def full_losses(x_BV: Tensor, targets: Targets) -> Tensor:
 
 
 class FullSoftmax(SoftmaxLoss):
-    """Cross-entropy over all classes, with logits [B, V] and a dense gradient [V, D] in memory."""
+    """Cross-entropy over all classes, by logits [B, V] and a dense gradient [V, D]."""
 
     def __init__(
         self,
@@ -233,10 +232,10 @@ class FullSoftmax(SoftmaxLoss):
 
 
 class ChunkedSoftmax(FullSoftmax):
-    """FullSoftmax's loss and gradients, with logits of at most half of the rows in memory.
+    """FullSoftmax with logits of at most half of the rows in memory.
 
-    Like Liger Kernel's fused linear cross-entropy (Hsu et al. 2024), the forward pass computes the
-    gradients of a sum or mean, chunk by chunk. Reduction "none" is that of FullSoftmax.
+    Like Liger Kernel's fused linear cross-entropy (Hsu et al. 2024), the forward pass computes
+    gradients, chunk by chunk, unless the reduction is "none".
     """
 
     def total(self, hidden_BD: Tensor, targets: Targets, share: float) -> Tensor:

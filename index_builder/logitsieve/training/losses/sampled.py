@@ -37,8 +37,8 @@ from logitsieve.training.structures.track import Tracking, check_trackable
 class SampledSoftmax(SoftmaxLoss):
     """A softmax loss over the targets and the candidates of `proposal`, which is copied.
 
-    in_batch: all rows' targets are candidates of every row, with log-weight 0; the proposal stands
-    for the other classes. The state includes the draws' seed and step, and the index.
+    in_batch: all rows' targets are candidates of every row, with log-weight 0. The state includes
+    the draws' seed and step, and the index.
     """
 
     classes: ClassWeights

@@ -29,11 +29,10 @@ LARGEST_LOGIT = 60.0  # float32 holds sums of terms between e^-60 and e^60
 
 @dataclass(frozen=True)
 class LeafSoftmax:
-    """Distributions within leaves, by logits in `dtype` of prepared hidden_states [B, D].
+    """Distributions within leaves: class j in proportion to the sum over rows b of e^{x_bj} / Z^_b.
 
-    Class j is drawn in proportion to the sum over rows b of e^{x_bj} / Z^_b. Z^_b is an importance-
-    sampled sum over some of the drawn leaves, plus the targets' e^x. Any Z^_b would be valid that
-    does not depend on the draws within leaves.
+    Z^_b is an importance-sampled sum over some of the drawn leaves, plus the targets' e^x. It may
+    be any estimate that does not depend on the draws within leaves.
     """
 
     hidden_states: Tensor
@@ -98,7 +97,7 @@ class KernelProposal(Proposal):
     """Draws leaves in proportion to a kernel, and classes within them to e^logit."""
 
     n_sampled: int = option(100, "m, the number of draws.", 1)
-    leaf: int = option(32, "Classes of a leaf, at most.", 1)
+    leaf: int = option(32, "Most classes of a leaf.", 1)
     bfloat16: bool = option(False, "Leaves in bfloat16: other draws, faster on some CPUs.")
 
     @abstractmethod

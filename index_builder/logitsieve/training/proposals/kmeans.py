@@ -105,10 +105,7 @@ def cluster_arrays(softmax: Softmax, clusters: int, seed: int) -> dict[str, np.n
 
 @dataclass(kw_only=True, eq=False)
 class KMeans(SearchProposal):
-    """S has all classes of the `nprobe` best clusters, which have k classes on average.
-
-    n_uniform is 5 k by default. The paper's period p is `every` of `track`.
-    """
+    """S has the `nprobe` best clusters, with k classes on average. n_uniform is 5 k by default."""
 
     n_lists: int | None = option(None, "Clusters; none: 4 sqrt V.", 1)
     nprobe: int | None = option(None, "Clusters of a row; none: enough for k classes.", 1)

@@ -2,8 +2,8 @@
 
 Daghaghi et al. 2020, A Truly Constant-Time Distribution-Aware Negative Sampling. The published loss
 is an unweighted softmax over the target and the colliding classes. The corrected one adds u uniform
-classes, and weights each candidate by 1 / (pi_j + u / (V - 1)), its expected count, where pi_j is
-the probability that its row, as it was hashed, collides.
+classes, and divides each term by its expected count, pi_j + u / (V - 1), where pi_j is the
+probability that the row, as it was hashed, collides.
 """
 
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ class LNS(Proposal):
     def _weighed(
         self, queries: np.ndarray, rows: np.ndarray, colliding: DrawnIds, uniform: DrawnIds
     ) -> RaggedCandidates:
-        """Weight by 1 / (pi_j + u / (V - 1)), and colliding classes by 1 / share, too."""
+        """Weight by 1 over the expected count, and colliding classes by 1 / share, too."""
         offsets, ids, places = _joined(colliding, uniform)
         chances_E = self.hashed.hashing.chances(queries, rows, offsets, ids)
         log_weights_E = -np.log(chances_E + np.repeat(uniform.shares, np.diff(offsets)))

@@ -31,8 +31,8 @@ FEW_ROWS = 16  # for so few rows, a set for each is cheaper than one shared by a
 class Proposal(ABC):
     """Draws candidates; its fields are its options.
 
-    index: an index of the rows of W, if `propose` searches one; the loss updates it. unservable:
-    what is trained if it is not a softmax of h.w + b.
+    index: what `propose` searches, updated by the loss. unservable: what is trained if it is not a
+    softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:
@@ -41,10 +41,7 @@ class Proposal(ABC):
         check_ranges(self)
 
     def start(self, classes: ClassWeights, seed: int) -> None:
-        """Prepare to draw for `classes`, whose weights may be exchanged by a tie.
-
-        Make `index`, if any, which the loss fills. seed: of hash functions and features.
-        """
+        """Prepare to draw for `classes`, whose weights a tie may exchange, and make `index`."""
         self.classes = classes
 
     @property
@@ -53,14 +50,11 @@ class Proposal(ABC):
 
     @abstractmethod
     def propose(self, hidden_BD: Tensor, targets: Targets, rng: StepRng) -> Candidates:
-        """Return candidates, and minus the logs of their expected counts.
-
-        hidden_BD is detached, and normalised if the logits are. All randomness comes from `rng`.
-        """
+        """Return candidates; hidden_BD is detached, and normalised if the logits are."""
 
 
 class SetSizes(NamedTuple):
-    """Numbers of classes: a row's S without its targets, T, and a batch's S without targets."""
+    """Sizes: a row's S without its targets, T, and a batch's S without targets."""
 
     k: int
     n_uniform: int
@@ -132,10 +126,7 @@ class SearchProposal(Proposal):
 def with_uniform(
     offsets: Int64, ids: Int32, targets_BM: Int64, count: int, n_classes: int, rng: StepRng
 ) -> tuple[Int64, Int32, Float64]:
-    """Add `count` uniform ids to each row, without repetitions and targets.
-
-    Returns CSR (offsets, ids, log-weights).
-    """
+    """Add `count` uniform ids to each row, without repetitions and targets, in CSR form."""
     key, step = np.uint64(rng.key), np.uint64(rng.step)
     result: tuple[Int64, Int32, Float64] = add_uniform_sample(
         offsets, ids, targets_BM, count, key, step, n_classes

@@ -37,11 +37,7 @@ class Buckets:
         fair: bool = False,
         votes_BL: Int32 | None = None,
     ) -> tuple[Int64, Int32, Int64]:
-        """Return CSR (offsets, ids) of each row's classes, and their number before `limit` [B].
-
-        Targets (padded by -1) are excluded. At most `limit` classes are kept: those with the most
-        votes of their buckets (by default one each) or, if `fair`, a uniform sample.
-        """
+        """Return what `kernels.buckets.look_up` does; by default, each bucket has one vote."""
         votes_BL = np.ones_like(buckets_BL) if votes_BL is None else votes_BL
         found: tuple[Int64, Int32, Int64] = look_up(
             buckets_BL, votes_BL, self.offsets, self.ids, targets_BM, limit, fair,

@@ -41,7 +41,7 @@ class RowIndex(Protocol):
 
 @dataclass
 class Tracking:
-    """Counts optimizer steps and index updates, and collects the rows that moved since."""
+    """Counts steps and updates, and collects the rows that moved since the last update."""
 
     steps: int = 0
     updated: int = 0  # the step of the last update

@@ -39,7 +39,7 @@ SMOOTH = 100
 
 @dataclass
 class TrainingStatus:
-    """Progress of a run; perplexities are on the held-out text, infinite at first.
+    """Progress of a run; perplexities are infinite at first.
 
     rows: words of a step. per_epoch, total, steps, validated: steps. loss: nats per word, averaged
     over SMOOTH steps. seconds: of training steps alone.

@@ -1,9 +1,9 @@
 """Holds back new gRPC connections while the open ones fill the memory.
 
 gRPC buffers up to `max_connection_calls` calls of each connection before this server sees them, so
-a client that reconnects again and again brings more calls than the event loop can refuse. While the
-process has grown too much, the kernel therefore drops packets that ask for a new connection. Their
-senders repeat them after a second or more.
+a client that reconnects again and again brings more than the event loop can refuse. While the
+process has grown too much, the kernel drops packets that ask for a new connection; their senders
+repeat them after a second or more.
 
 Addresses without a connection, such as those of probes, hold none of the memory. They are admitted
 again at once, until it grows by as much again.

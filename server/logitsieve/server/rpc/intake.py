@@ -36,10 +36,10 @@ class Intake:
     """Lets a port's calls be read while their messages and replies fit into `most` bytes.
 
     Further calls wait unread. The connection with the fewest waiting calls is next; connections
-    whose last message never came are last. A share of the memory never excludes the first message
-    of a connection or address. A unary call counts as a message of `longest` bytes until it has
-    been read; a message of a stream counts once it has been read. Both include a reply of the
-    largest size until its size is known. Each byte counts COPIES times.
+    that did not send their last message come last. A limit by shares never excludes the first
+    message of a connection or address. A unary call counts `longest` bytes until it has been read;
+    a stream's message counts once read. Both include the largest `reply` until its size is known.
+    Each byte counts COPIES times.
     """
 
     def __init__(

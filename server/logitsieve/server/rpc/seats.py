@@ -25,8 +25,8 @@ class Seat:
 class Seats:
     """At most `most` open streams.
 
-    If there are more, an idle one gives way, of the address with the most streams and there of the
-    connection with the most, but only to a client that would still have fewer.
+    When all are taken, an idle one gives way to a client that would still have fewer. It is taken
+    from the address with the most streams, and there from the connection with the most.
     """
 
     def __init__(self, what: str, most: int) -> None:
