@@ -55,8 +55,8 @@ class Trial(NamedTuple):
     hidden_states: Float32
     k: int
 
-    def us(self, head: Head, batch: int = 1) -> float:
-        return us_per_row(head, self.hidden_states, self.k, batch)
+    def us(self, head: Head) -> float:
+        return us_per_row(head, self.hidden_states, self.k, batch=1)
 
     def scanned(self, head: Head) -> float:
         return float(head.topk(self.hidden_states, self.k).scanned.mean())

@@ -107,7 +107,6 @@ class DecodeLoop:
         journal: Journal | None = None,
         before_turn: Callable[[], object] = lambda: None,
         head_name: Callable[[], str] = lambda: "",
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.context: LlamaContext = attached.context
         self.running: list[Task] = []
@@ -115,7 +114,7 @@ class DecodeLoop:
         self.steps = 0
         self.prompt_tokens = self.tokens = self.scanned = self.drafted = self.accepted = 0
         self._attached, self._most_waiting, self._widths = attached, waiting, widths
-        self._before_turn, self._head_name, self._clock = before_turn, head_name, clock
+        self._before_turn, self._head_name = before_turn, head_name
         self._drafter, self._watermark = drafter, watermark
         self._journal = journal or Journal()
         self._head: OutputHead = attached.head
@@ -219,7 +218,7 @@ class DecodeLoop:
             task.tell(error)
 
     def _drop(self) -> None:
-        now = self._clock()
+        now = monotonic()
         with self._news:
             every = [*self.running, *self.waiting]
         for task in every:
