@@ -28,7 +28,7 @@ SHAPES = {"weight": "[V, D]", "bias": "[V]"}
 SAFETENSORS_TYPES = ("F16", "BF16", "F32", "F64")
 ROUNDED_AT_ONCE = 1 << 20
 GGUF = ".gguf"
-BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})  # a vocabulary has one word per line
+BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,6 @@ def gguf_output_layer(
 
 
 def is_gguf(weight: Any) -> TypeGuard[str | Path]:
-    """Recognise a GGUF file by its name or its first bytes."""
     if not isinstance(weight, str | Path):
         return False
     return str(weight).endswith(GGUF) or begins_with(Path(weight), b"GGUF")

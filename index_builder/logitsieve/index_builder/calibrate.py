@@ -33,7 +33,7 @@ class Steps(NamedTuple):
 
     mean: float  # share of the pairs that an exact step has, too
     low: float  # lower 95 % bound of the mean
-    same: float  # share of groups with the pairs of an exact step, in their order
+    same: float  # share of groups with exactly the pairs of an exact step
     log_z_error: float  # root mean square, in nats
 
 
@@ -97,7 +97,7 @@ LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
 LIBRARIES = ("logitsieve", "numpy", "numba")
 
 Entry = dict[str, Any]
-Times = dict[int, float]  # rows per call -> microseconds per row
+Times = dict[int, float]
 
 
 class Bench:
@@ -116,7 +116,7 @@ class Bench:
             nonlocal done
             for block in heldout.blocks(JUDGED_ROWS):
                 yield block
-                if done < heldout.rows:  # progress is that of `full`, which is the first to pass
+                if done < heldout.rows:  # only `full` makes progress here
                     done += len(block)
                     progress("judge", done, heldout.rows)
 

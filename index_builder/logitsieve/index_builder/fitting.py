@@ -1,5 +1,3 @@
-"""What fits share: inputs, results, exact labels, and choices between operating points."""
-
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ Bound = Callable[[Float64], float]
 """Returns a lower bound of the precision, given the share that is right in each row [H]."""
 
 COUNTED_ROWS = 1 << 16
-TARGET = 0.99  # P@1 and P@5 of stored operating points
+TARGET = 0.99
 JUDGED = 2048
 LABEL_ROWS = 1024
 FULL, SKETCH, SVD = "full", "sketch", "svd"
@@ -124,7 +122,6 @@ def part_name(head: str) -> str:
 def heads_of(
     softmax: Softmax, fitted: Mapping[str, FitResult], fallback: str = ""
 ) -> dict[str, Head]:
-    """Make `full` and the fitted heads; earlier ones are fallbacks of later ones."""
     parts = {part_name(name): result.arrays for name, result in fitted.items()}
     knobs = {name: result.knobs for name, result in fitted.items()}
     return make_heads(HEADS, softmax, parts, knobs, 1, fallback)
@@ -223,7 +220,6 @@ def label_counts(inputs: FitInputs) -> Int64:
 
 
 def heldout_sample(inputs: FitInputs) -> tuple[Float32, Int64]:
-    """Return held-out contexts at equal distances [H, D], with labels [H, K]."""
     rows = inputs.heldout.rows
     count = min(JUDGED, rows)
     taken = np.arange(count) * rows // count
@@ -240,7 +236,6 @@ def least_reaching(needed_HK: np.ndarray, target: float = TARGET) -> int:
 def exact_labels(
     inputs: BuildInputs, head: Shared[Head], contexts: Contexts, depth: int, file: Path, stage: str
 ) -> np.ndarray:
-    """Return the head's top `depth` ids of all contexts [N, K], in a mapped file."""
     dtype = np.uint16 if inputs.vocab_size <= 1 << 16 else np.int32
     with name_in_errors(file):
         labels = np.lib.format.open_memmap(file, "w+", dtype, (contexts.rows, depth))

@@ -60,7 +60,7 @@ SKETCH_NOTE = (
     "the head sketch takes no less time than all logits, so it is left out; name it in `heads` to"
     " have it"
 )
-EVALUATED = 10  # largest k of held-out precision
+EVALUATED = 10
 
 __all__ = ["FITS", "BuildInputs", "check_heads", "checked_target", "refuse_unprovable", "run"]
 

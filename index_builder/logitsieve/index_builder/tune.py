@@ -42,7 +42,7 @@ def tune(
     from logitsieve.index_builder.calibrate import Bench
 
     config, progress = config or TuneConfig(), to_progress(progress, "tune")
-    out = new_path(out)  # refuses before minutes of measuring, not after
+    out = new_path(out)
     opened = open_index(index, progress=progress)
     heldout = open_contexts(contexts, opened.dim).spread(config.rows, BLOCKS)
     bench = Bench(opened.head("full"), heldout, opened.vocab_size, progress)

@@ -23,12 +23,12 @@ from logitsieve.index_builder.arrays import save
 T = TypeVar("T")
 R = TypeVar("R")
 
-HELD = 2  # objects kept by another process
-AHEAD = 2  # calls submitted ahead, per worker
+HELD = 2
+AHEAD = 2
 
 
 class SharingExecutor(Executor):
-    """An executor that can send an array to its workers once, for all calls."""
+    """An executor that can share arrays with its workers."""
 
     @property
     @abstractmethod
@@ -37,7 +37,7 @@ class SharingExecutor(Executor):
 
     @abstractmethod
     def share(self, array: np.ndarray) -> Any:
-        """Return what `submit` takes in place of `array`; the call receives the array."""
+        """Send `array` once; return what `submit` takes in its place."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def read_primer(context: LlamaContext, progress: Progress = no_progress) -> Floa
 
 
 class Stretch(NamedTuple):
-    """Token ids to read from an empty cache; contexts before place `first` are dropped."""
+    """Token ids to read; contexts before place `first` are dropped."""
 
     tokens: list[int]
     first: int

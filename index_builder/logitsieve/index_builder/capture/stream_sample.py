@@ -1,5 +1,3 @@
-"""Splits texts into windows of tokens, and samples a stream of contexts in one pass."""
-
 import gzip
 import json
 import math
@@ -121,7 +119,7 @@ class SpreadSample:
         return rows
 
 
-CHARACTERS = 1 << 16  # of a chunk, which ends with the line
+CHARACTERS = 1 << 16
 TEXT = "UTF-8 text, or that gzipped"
 LONGEST_CHUNK = 1 << 17
 GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"

@@ -10,7 +10,7 @@ from logitsieve.index_builder.fitting import (
 
 
 def fit_frequency(inputs: FitInputs) -> FitResult:
-    """Sort all ids, the most frequent first, then by id; n is the least that suffices."""
+    """Sort all ids by frequency, then by id; n is the least that suffices."""
     counts_V = label_counts(inputs)
     ids_V = np.argsort(-counts_V, kind="stable").astype(np.int32)
     place_V = np.empty(inputs.vocab_size, np.int64)

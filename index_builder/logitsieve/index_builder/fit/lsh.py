@@ -58,15 +58,15 @@ class Setting:
     bits: int
     tables: int
     probes: int
-    candidates: int  # most ids found; 0: no limit
+    candidates: int
     recall: float
     scanned: float
-    cost: float  # relative to the full softmax
+    cost: float
     reaches: bool
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Sort key: the cheapest with enough recall, otherwise the one with the most recall."""
+        """Sort key: the cheapest with enough recall, or the one with the most recall."""
         if self.reaches:
             return False, self.cost, -self.recall
         return True, -self.recall, self.cost
@@ -181,7 +181,6 @@ class _Search:
 
 
 def _growing(most: int) -> list[int]:
-    """Return LEAST_TABLES, 12, 16, 24, 32, ... `most`."""
     steps = [LEAST_TABLES * (2 + n % 2) << n // 2 >> 1 for n in range(2 * LARGEST_BITS)]
     return [*(tables for tables in steps if tables < most), most]
 

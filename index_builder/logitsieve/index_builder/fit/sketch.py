@@ -84,7 +84,7 @@ def rotate(softmax: Softmax, directions: np.ndarray, workers: Workers | None = N
 
 
 def turn_block(rows: _Rows, start: int) -> tuple[Float32, float, bytes]:
-    block = rows.matrix[start : start + BLOCK_ROWS].copy()  # is both hashed and rotated
+    block = rows.matrix[start : start + BLOCK_ROWS].copy()
     weight_RD = decoded(block).astype(np.float64)
     turned_RD = (weight_RD @ rows.solver.inverse).astype(np.float32)
     # Two roundings, because the check of a sketch recomputes w', which may round differently.
@@ -97,15 +97,15 @@ def _rows(stored: np.ndarray, directions: np.ndarray, kind: str) -> _Rows:
     return _Rows(StoredMatrix(kind, stored), solve({"directions": directions}))
 
 
-ROTATION = 1  # stream of random numbers
+ROTATION = 1
 # Weights of the identity in second moments of rows and contexts, since other text has others.
 RIDGE, CONTEXT_RIDGE = 0.02, 0.1
 WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 would be slower for one row a call
-MOMENT_ROWS, CONTEXTS = 1 << 15, 8192  # sampled for second moments
+MOMENT_ROWS, CONTEXTS = 1 << 15, 8192
 # A softmax is steep if level 0 leaves less than this share of the rows. It leaves 0.14 for an LSTM
 # with D = 200, 0.82 for SmolLM2.
 STEEP = 0.25
-JUDGED_ROWS, JUDGING = 1 << 14, 64  # rows and contexts on which `steep` is judged
+JUDGED_ROWS, JUDGING = 1 << 14, 64
 
 
 def fit_sketch(inputs: BuildInputs) -> FitResult | None:
@@ -209,7 +209,7 @@ def _blocks(matrix: Float32) -> Iterator[Float64]:
 
 
 def rotated_at_random(rotation_PD: Float64, first: int, seed: int) -> Float64:
-    """Rotate all but the `first` coordinates by a uniform (Haar) rotation."""
+    """Rotate all but the `first` coordinates by a random (Haar) rotation."""
     count = max(len(rotation_PD) - first, 0)
     gauss = np.random.default_rng([seed, ROTATION]).standard_normal((count, count))
     axes, upper = np.linalg.qr(gauss)

@@ -24,7 +24,7 @@ def fit_svd(inputs: FitInputs) -> FitResult:
     arrays = preview_arrays(softmax, rank)
     rank = len(arrays["basis"])
     hidden_HD, labels_HK = heldout_sample(inputs)
-    costs: list[tuple[float, int, int]] = []  # cost, width, candidates
+    costs: list[tuple[float, int, int]] = []
     widths = sorted({-(-rank * part // 8) for part in (1, 2, 3, 4, 6, 8)})
     for number, width in enumerate(widths, start=1):
         needed_HK = preview_ranks(softmax, arrays, width, hidden_HD, labels_HK)

@@ -19,10 +19,10 @@ from logitsieve.index_builder.screen.training import UNREACHED, CascadePlan
 
 TARGETS = {"p1": 1, "p5": 5, "p10": 10}
 EQUAL = dict.fromkeys(("p1", "p5"), 1 - GRADES[-1])
-PRECISE = 0.25  # resolution of a budget, in candidates per row
+PRECISE = 0.25  # step between budgets, in candidates per row
 SHRINK = 0.8  # ratio of successive budgets tried with escalation
 LEAST = 0.06  # the least such budget, relative to all labels
-BYTES_A_TOKEN = 4  # of English text, about
+BYTES_A_TOKEN = 4
 ROUNDED = 1e-9
 
 

@@ -37,7 +37,7 @@ from logitsieve.index_builder.screen.partition import Partition
 from logitsieve.index_builder.screen.training import plain_centroids
 from logitsieve.index_builder.workers import Shared
 
-SAMPLED, BLOCKS = 4096, 512  # most contexts, in contiguous blocks
+SAMPLED, BLOCKS = 4096, 512
 CLUSTERS = (32, 128)
 LEAST_OF_A_CLUSTER = 4
 FURTHEST = 1000  # the power law is extended to this multiple of the contexts seen

@@ -18,7 +18,7 @@ from logitsieve.index_builder.fitting import FULL, LABEL_ROWS, FitInputs, shared
 from logitsieve.index_builder.workers import Shared
 from logitsieve.kernels.topk.merge import VALUE
 
-MOST_PRODUCTS = 1 << 39  # multiplications for log Z of contexts, which take seconds
+MOST_PRODUCTS = 1 << 39  # multiplications, which take seconds
 MOST_ROWS = 4096
 LEAST_ROWS = 40  # contexts of a cluster with a fit; others take the shared u
 # Penalties of a squared weight, relative to the mean square of a coordinate. The first keeps u.

@@ -8,7 +8,7 @@ from logitsieve.index_builder.fitting import FitInputs
 from logitsieve.index_builder.workers import Shared
 
 LEAST_REACH = 0.05  # a lower cosine is no sign of belonging to a cluster
-MOST_PROBES = 3  # R, the most clusters that a row looks up
+MOST_PROBES = 3  # R: clusters that a row may look up
 SHORTEST = 5  # ids in every list, as an empty one could not answer
 COUNTED_ROWS = 1 << 18
 ROUNDING = 1e-14  # more than the rounding of a quotient that is multiplied back
@@ -134,7 +134,7 @@ class Partition:
             self.guarded = float(ends_C.min())
             self._reaches_C = (ends_C / self.guarded).astype(np.float32)
             self.heldout_cosines = self.heldout_cosines / self._reaches_C[self._near_HR[:, 0]]
-        self._pairs: list[Int32] = []  # [H, K] for each probe used so far
+        self._pairs: list[Int32] = []
 
     @property
     def clusters(self) -> int:
@@ -196,7 +196,6 @@ class Partition:
         return np.concatenate([ids, fresh[: size - len(ids)]]).astype(np.int32)
 
     def _find(self, cluster_H: np.ndarray, label_HK: np.ndarray) -> Int32:
-        """Return the pair of each label and its row's cluster, or -1, [H, K]."""
         V = self._inputs.vocab_size
         key_P = self.pairs.cluster.astype(np.int64) * V + self.pairs.label
         key_HK = cluster_H.astype(np.int64)[:, None] * V + label_HK

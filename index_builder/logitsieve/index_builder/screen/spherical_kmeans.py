@@ -18,7 +18,7 @@ NUDGE = np.float32(1 / 1024)  # relative change of coordinates that splits a clu
 
 class Sample(NamedTuple):
     rows: Float32  # [S, D]
-    norms: Float32  # [S], positive
+    norms: Float32
 
 
 def spherical_kmeans(

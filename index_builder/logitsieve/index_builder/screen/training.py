@@ -14,13 +14,12 @@ from logitsieve.api.results import Float32, Int64
 from logitsieve.index_builder.config import ScreenConfig
 from logitsieve.index_builder.fitting import FitInputs, FitResult
 from logitsieve.index_builder.screen.partition import Partition
-from logitsieve.index_builder.screen.spherical_kmeans import spherical_kmeans
+from logitsieve.index_builder.screen.spherical_kmeans import TINY, spherical_kmeans
 from logitsieve.utils.options import Progress, no_progress
 
 AGREEMENT = 0.9  # share of Gumbel samples that should pick the nearest centroid
 SCALE_ROWS = 8192
 AVERAGED = 0.99
-TINY = np.finfo(np.float32).tiny
 
 
 def trainable_scale(hidden_SD: Float32, centroids_CD: Float32) -> float:
@@ -150,7 +149,7 @@ class CascadePlan(NamedTuple):
     cost: float
     probes: int = 1
     escalate: float = -1.0
-    escalated: float = 0.0  # share of the rows left to the fallback
+    escalated: float = 0.0
 
     @property
     def reached(self) -> bool:
@@ -168,7 +167,7 @@ def fixed_plan(partition: Partition, budget: float | None) -> CascadePlan:
 class FittedScreen:
     partition: Partition
     plan: CascadePlan
-    best_round: int  # 0 is plain k-means
+    best_round: int
 
     def result(self) -> FitResult:
         return FitResult(self.arrays, self.summary, self.knobs)

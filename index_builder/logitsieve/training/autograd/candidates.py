@@ -29,12 +29,10 @@ _TERM = np.int64(32)  # low bits of a key that number its term; the id is above 
 
 @dataclass(frozen=True)
 class MergedClasses:
-    """The distinct classes among candidates and targets."""
-
     ids: Tensor  # [U]: C candidates, ascending; then the other targets, ascending
     log_weights: Tensor
     slots: Tensor  # [P]: the place of each pair's target in `ids`
-    hits: Tensor  # pairs whose target is a candidate
+    hits: Tensor
 
 
 def shared_losses(
@@ -164,7 +162,7 @@ def ragged_losses(
 def _kernel_reads(classes: ClassWeights) -> bool:
     weight, bias = classes.weight, classes.bias
     readable = weight.device.type == "cpu" and weight.is_contiguous()
-    alike = bias is None or bias.dtype == weight.dtype  # a tied weight may have another dtype
+    alike = bias is None or bias.dtype == weight.dtype
     return readable and alike and weight.dtype in (torch.float32, torch.float64)
 
 

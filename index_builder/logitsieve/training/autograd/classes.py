@@ -27,7 +27,6 @@ class LogitForm:
             raise InvalidRequest("scale", self.scale, "a positive number, or None")
 
     def logits(self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return logits [B, n] of prepared rows [B, D], weight [n, D] and bias [n, 1]."""
         weight = weight.to(hidden_states.dtype)
         if self.scale is not None:
             weight = normalize(weight, dim=-1)

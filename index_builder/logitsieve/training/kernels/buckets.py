@@ -15,7 +15,7 @@ from logitsieve.kernels.compile import inline, kernel
 from logitsieve.kernels.sampling.philox import OUTSIDE, random_bits
 from logitsieve.training.kernels.random_numbers import mixed
 
-SIDE_BY_SIDE = 16  # tables filled together, as 16 codes share a cache line
+SIDE_BY_SIDE = 16  # as many codes share a cache line
 FIRST_ROOM = 1024
 
 

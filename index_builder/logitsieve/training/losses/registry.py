@@ -33,8 +33,8 @@ from logitsieve.training.proposals.lns import LNS
 from logitsieve.training.proposals.lsh import LSH
 from logitsieve.training.proposals.proposal import Proposal
 
-TEXT_TYPES = (bool, int, float, str, NoneType)  # types, also in lists, that text can give
-COMMON = ("bias", "scale")  # LossOptions that text can set
+TEXT_TYPES = (bool, int, float, str, NoneType)
+COMMON = ("bias", "scale")
 
 
 class Option(typing.NamedTuple):

@@ -39,7 +39,7 @@ class FrequencyProposal(Proposal):
         super().start(classes, seed)
         q = positive("weights", self.weights, self.n_classes)
         q = q / q.sum()
-        self.log_q, self.sums = q.log(), q.cumsum(0)  # float64, on the CPU
+        self.log_q, self.sums = q.log(), q.cumsum(0)
 
     def draw(self, uniforms: Tensor) -> Tensor:
         return torch.searchsorted(self.sums, uniforms, right=True).clamp_(max=len(self.sums) - 1)

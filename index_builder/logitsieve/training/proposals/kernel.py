@@ -22,8 +22,8 @@ from logitsieve.training.proposals.proposal import Proposal
 from logitsieve.training.structures.tree import FEATURES, Features, KernelTree
 from logitsieve.utils.options import option
 
-ROWS_AT_ONCE = 2048  # rows of W
-LEAVES_OF_ESTIMATE = 32  # leaves that estimate Z^
+ROWS_AT_ONCE = 2048
+LEAVES_OF_ESTIMATE = 32
 LARGEST_LOGIT = 60.0  # float32 holds sums of terms between e^-60 and e^60
 
 

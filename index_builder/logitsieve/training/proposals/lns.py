@@ -24,7 +24,7 @@ from logitsieve.training.structures.hashing import DWTA, Hashing, SimHash
 from logitsieve.training.structures.tables import HashTables
 from logitsieve.utils.options import option
 
-BITS, TABLES = 9, 50  # the paper's K and L for SimHash
+BITS, TABLES = 9, 50
 LEAST_TABLES = 20
 BUCKET = 25
 PICK = 1

@@ -16,7 +16,7 @@ from logitsieve.training.autograd.batch import StepRng
 from logitsieve.training.kernels.buckets import fill_tables, look_up
 from logitsieve.training.structures.hashing import Hashing
 
-AT_ONCE = 1 << 11  # rows, which stay in the CPU's caches
+AT_ONCE = 1 << 11
 LARGEST_IDS = 2**31 - 1  # in all tables, as offsets are int32
 
 

@@ -175,7 +175,7 @@ class Trainer:
         state = {
             "status": asdict(self.status),
             "parts": [part.state_dict() for part in self._parts],
-            "random": torch.get_rng_state(),  # of dropout on a CPU
+            "random": torch.get_rng_state(),
             "state": self._state,
         }
         fresh = file.with_name(f".tmp-{file.name}")
