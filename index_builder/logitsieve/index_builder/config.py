@@ -108,7 +108,7 @@ class TuneConfig:
 
     rows: int = option(10_000, JUDGES, 1, 10**9)
     minutes: float = option(
-        10.0, "Time after which only settings stored in the index are begun.", 0, 1e5
+        10.0, "Minutes after which only settings stored in the index are begun.", 0, 1e5
     )
 
     def __post_init__(self) -> None:
