@@ -135,7 +135,7 @@ def _opened(
     softmax: Softmax,
     heldout_rows: int,
 ) -> tuple[Contexts, list[Contexts]]:
-    """Return the contexts to fit on, and for each text those that judge."""
+    """Return the contexts to fit on, and each text's held-out contexts."""
     dim, train = softmax.dim, Contexts([])
     if contexts is not None:
         train = open_contexts(contexts, dim, vocab_size=softmax.vocab_size)

@@ -13,7 +13,7 @@ from logitsieve.index_builder.arrays import FORMS, if_turned, map_arrays
 from logitsieve.utils.hidden import MASKED, as_hidden
 
 BLOCK_ROWS = 8192
-HELD_OUT = 10  # one context in so many is held out
+HELD_OUT = 10  # one context in HELD_OUT
 
 Source: TypeAlias = "Contexts | ArrayLike | Path | str"
 

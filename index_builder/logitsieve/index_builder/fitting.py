@@ -37,7 +37,7 @@ LABEL_ROWS = 1024
 FULL, SKETCH, SVD = "full", "sketch", "svd"
 DEPTH = 5
 SCATTERED = 2  # cost of a byte at a random place, relative to one in order
-NEAR = 0.15  # choices whose bytes read differ by less are compared by time
+NEAR = 0.15  # a smaller relative difference in bytes is decided by time
 MORE_MISSES = 2.0  # on unseen text, relative to text that the model was trained on
 TIMINGS = 5  # of each choice, in turn; the shortest counts, since load only adds time
 

@@ -250,7 +250,7 @@ class LayerInputs:
 
     @property
     def once(self) -> bool:
-        """Whether the last batch called the layer once, so that no context depends on logits."""
+        """True if the last batch called the layer once, so that no context depends on logits."""
         return self._calls == 1
 
     def skip_product(self) -> None:

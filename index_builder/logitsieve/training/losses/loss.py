@@ -185,7 +185,7 @@ class SoftmaxLoss(nn.Module, ABC):
 
     @property
     def unservable(self) -> str | None:
-        """What is trained if it is not a softmax of h.w + b; then `export` raises."""
+        """The name of the model if it is not a softmax of h.w + b; then `export` raises."""
         return "absolute logits" if self.classes.form.absolute else None
 
     @torch.no_grad()

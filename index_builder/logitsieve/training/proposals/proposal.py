@@ -31,8 +31,8 @@ FEW_ROWS = 16  # for so few rows, a set for each is cheaper than one shared by a
 class Proposal(ABC):
     """Draws candidates; its fields are its options.
 
-    index: what `propose` searches, updated by the loss. unservable: what is trained if it is not a
-    softmax of h.w + b.
+    index: an index that `propose` searches, updated by the loss. unservable: the name of the model
+    if it is not a softmax of h.w + b.
     """
 
     def __post_init__(self) -> None:

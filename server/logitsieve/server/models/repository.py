@@ -267,7 +267,7 @@ class Repository:
         served.leases.idle.add_done_callback(lambda _: served.close())
 
     def _mark(self, name: str, number: int, error: str = "") -> None:
-        """Note the error of a version, or that it is being loaded if none of its number is."""
+        """Store a version's error, or mark it as loading unless an old one answers."""
         with self._changing:
             served = self.routes.by_key.get((name, number), Version(name, number)).served
             if error or served is None:

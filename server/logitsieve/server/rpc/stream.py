@@ -114,7 +114,7 @@ class DecodeStreams:
 class _Stream:
     """Workers that each take a message, and write its reply before they take the next.
 
-    So nothing is read from a client that does not read.
+    So a client that does not read its replies is not read, either.
     """
 
     def __init__(
