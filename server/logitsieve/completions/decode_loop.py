@@ -133,7 +133,7 @@ class DecodeLoop:
             self._news.notify()
 
     def check(self, count: int) -> None:
-        """Raise Unavailable while draining, Overloaded or InvalidRequest if `count` exceeds limits."""
+        """Raise Unavailable while draining, Overloaded or InvalidRequest for too many tasks."""
         if self._draining or self._closing:
             raise Unavailable("the server is stopping")
         if count > self._most_waiting:
