@@ -26,6 +26,17 @@ from logitsieve.utils.options import Progress, no_progress
 
 BEAMS = 5
 PAIRS = 10  # two for each beam, as one of them may end it
+TIMED_ROWS = 2048
+BATCH_NS = LIMIT_NS // 2
+JUDGED_ROWS = 256
+STEP_ROWS = 250
+STEP_PRODUCTS = 1 << 37
+JUDGED_LOGITS = 1 << 28  # most logits to judge heads, unless there is a target
+NEVER = -1.0  # the `escalate` that leaves no row to the fallback
+LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
+LIBRARIES = ("logitsieve", "numpy", "numba")
+Entry = dict[str, Any]
+Times = dict[int, float]
 
 
 class Steps(NamedTuple):
@@ -84,20 +95,6 @@ def _pairs(best: BestWithLogZ) -> Int32:
     )  # fmt: skip
     owners = np.arange(groups)[:, None] * BEAMS + parents
     return np.stack([parents, best.ids[owners, places]], axis=2)
-
-
-TIMED_ROWS = 2048
-BATCH_NS = LIMIT_NS // 2
-JUDGED_ROWS = 256
-STEP_ROWS = 250
-STEP_PRODUCTS = 1 << 37
-JUDGED_LOGITS = 1 << 28  # most logits to judge heads, unless there is a target
-NEVER = -1.0  # the `escalate` that leaves no row to the fallback
-LOG_Z_ERRORS = (1.0, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01)
-LIBRARIES = ("logitsieve", "numpy", "numba")
-
-Entry = dict[str, Any]
-Times = dict[int, float]
 
 
 class Bench:

@@ -28,6 +28,16 @@ from logitsieve.completions.tools import Calling, calling, tool_choice, tools
 from logitsieve.grammar.grammars import DEEPEST, depth
 from logitsieve.llamacpp import LlamaContext, render_chat
 
+MOST_PROMPTS, MOST_CHOICES = 1024, 128
+MOST_LOGPROBS = 100
+MOST_STOPS, LONGEST_STOP = 64, 256
+MOST_BIASED = 1024
+DEFAULT_TOKENS = 16
+WIDEST_SEED = (1 << 64) - 1
+RANDOM = -1  # the seed for other draws each time, as in llama.cpp and vLLM
+WIDEST_BIAS = 1000.0
+HOTTEST = 100.0
+
 
 def content(field: str, value: Any) -> str:
     if type(value) is list:
@@ -95,17 +105,6 @@ def _message(field: str, value: Any, allowed: str) -> dict[str, Any]:
     made["content"] = text(f"{field}.content", said)
     more = ("name", "tool_call_id", *["tool_calls"] * bool(given.get("tool_calls")))
     return made | {name: given[name] for name in more if name in given}
-
-
-MOST_PROMPTS, MOST_CHOICES = 1024, 128
-MOST_LOGPROBS = 100
-MOST_STOPS, LONGEST_STOP = 64, 256
-MOST_BIASED = 1024
-DEFAULT_TOKENS = 16
-WIDEST_SEED = (1 << 64) - 1
-RANDOM = -1  # the seed for other draws each time, as in llama.cpp and vLLM
-WIDEST_BIAS = 1000.0
-HOTTEST = 100.0
 
 
 def stops(field: str, value: Any) -> tuple[str, ...]:

@@ -13,6 +13,9 @@ T = TypeVar("T")
 
 ENGINE, SHORT, LONG, GRAMMARS = range(4)  # places, each for one thread of the engine's process
 MOST = 64  # requests at a place: the engine's sequences
+TICKET_HEADER = "x-logitsieve-ticket"
+GONE = 499  # status: the client has closed its connection
+MOST_JSON = 16 << 20  # bytes; while they are parsed, other requests wait
 
 
 class Journal:
@@ -44,11 +47,6 @@ class Journal:
         found = {number for number in self._numbers if number}
         self._numbers[:] = [0] * len(self._numbers)
         return found
-
-
-TICKET_HEADER = "x-logitsieve-ticket"
-GONE = 499  # status: the client has closed its connection
-MOST_JSON = 16 << 20  # bytes; while they are parsed, other requests wait
 
 
 class Ticket(NamedTuple):

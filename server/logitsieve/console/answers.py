@@ -25,6 +25,10 @@ LONGEST = 200
 LIKE = 5
 
 Question = Mapping[str, Any]
+Facts = dict[str, Any]
+PROVING = ("sketch", "full")  # normalizers that prove an interval
+WIDTH = 0.01  # nats
+TIMED = 3  # answers; the median time is shown
 
 
 def kept_contexts(index: Index) -> Float32:
@@ -127,13 +131,6 @@ def read_word(index: Index, value: object) -> int:
 def read_ids(index: Index, field: str, values: list[object]) -> list[int]:
     with naming(field):
         return sorted({read_word(index, each) for each in values})
-
-
-Facts = dict[str, Any]
-
-PROVING = ("sketch", "full")  # normalizers that prove an interval
-WIDTH = 0.01  # nats
-TIMED = 3  # answers; the median time is shown
 
 
 def word_facts(index: Index, ids: Iterable[int]) -> list[Facts]:

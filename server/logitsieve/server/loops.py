@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Timer
 
+SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+LAST_S = 3.0  # after the time to drain, the process ends even if something still runs
+
 
 def call_soon(
     loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object
 ) -> None:
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
-
-
-SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-LAST_S = 3.0  # after the time to drain, the process ends even if something still runs
 
 
 def first_signal(names: Sequence[signal.Signals] = SIGNALS) -> asyncio.Event:

@@ -17,6 +17,10 @@ from logitsieve.utils.options import Progress
 
 CHUNK_ROWS = 8192
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+CHARACTERS = 1 << 16
+TEXT = "UTF-8 text, or that gzipped"
+LONGEST_CHUNK = 1 << 17
+GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
 def write_sample(
@@ -117,12 +121,6 @@ class SpreadSample:
         del self._file
         self._path.unlink()
         return rows
-
-
-CHARACTERS = 1 << 16
-TEXT = "UTF-8 text, or that gzipped"
-LONGEST_CHUNK = 1 << 17
-GZIPPED, ENCODING = b"\x1f\x8b", "utf-8-sig"
 
 
 def text_chunks(path: Path, field: str = "text") -> Iterator[str]:

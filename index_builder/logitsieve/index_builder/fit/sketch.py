@@ -42,6 +42,15 @@ from logitsieve.kernels.sketch.sketch import widths_of
 from logitsieve.utils.stored import StoredMatrix
 
 BLOCK_ROWS = 4096
+ROTATION = 1
+# Weights of the identity in second moments of rows and contexts, since other text has others.
+RIDGE, CONTEXT_RIDGE = 0.02, 0.1
+WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 would be slower for one row a call
+MOMENT_ROWS, CONTEXTS = 1 << 15, 8192
+# A softmax is steep if level 0 leaves less than this share of the rows. It leaves 0.14 for an LSTM
+# with D = 200, 0.82 for SmolLM2.
+STEEP = 0.25
+JUDGED_ROWS, JUDGING = 1 << 14, 64
 
 
 class RotatedRows(NamedTuple):
@@ -95,17 +104,6 @@ def turn_block(rows: _Rows, start: int) -> tuple[Float32, float, bytes]:
 
 def _rows(stored: np.ndarray, directions: np.ndarray, kind: str) -> _Rows:
     return _Rows(StoredMatrix(kind, stored), solve({"directions": directions}))
-
-
-ROTATION = 1
-# Weights of the identity in second moments of rows and contexts, since other text has others.
-RIDGE, CONTEXT_RIDGE = 0.02, 0.1
-WIDTHS = 16, 32, 64  # coordinates in eight bits; 128 would be slower for one row a call
-MOMENT_ROWS, CONTEXTS = 1 << 15, 8192
-# A softmax is steep if level 0 leaves less than this share of the rows. It leaves 0.14 for an LSTM
-# with D = 200, 0.82 for SmolLM2.
-STEEP = 0.25
-JUDGED_ROWS, JUDGING = 1 << 14, 64
 
 
 def fit_sketch(inputs: BuildInputs) -> FitResult | None:

@@ -25,6 +25,9 @@ from logitsieve.utils.options import option
 ROWS_AT_ONCE = 2048
 LEAVES_OF_ESTIMATE = 32
 LARGEST_LOGIT = 60.0  # float32 holds sums of terms between e^-60 and e^60
+RF_SCALE = 1 / 0.3**2  # tau; section 4.1's temperature 0.3 is 1 / sqrt(tau)
+LARGEST_FEATURES = 1 << 16
+LARGEST_NU = 350.0  # e^{-2 nu}, the least mass of a class, is still positive
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,6 @@ class KernelProposal(Proposal):
         within_M = draw_by(p_Mn, uniforms[1].to(weight.device))
         log_q_M = log_q_M + p_Mn.gather(1, within_M[:, None])[:, 0].log()
         return SharedCandidates(members[place_M, within_M], -log(m) - log_q_M)
-
-
-RF_SCALE = 1 / 0.3**2  # tau; section 4.1's temperature 0.3 is 1 / sqrt(tau)
-LARGEST_FEATURES = 1 << 16
-LARGEST_NU = 350.0  # e^{-2 nu}, the least mass of a class, is still positive
 
 
 @dataclass(kw_only=True, eq=False)

@@ -23,6 +23,10 @@ from logitsieve.training.autograd.classes import LogitForm
 from logitsieve.training.kernels.hadamard import padded, random_signs, structured_products
 from logitsieve.training.kernels.tree_sums import add_to_paths, descend
 
+FEATURES_AT_ONCE = 1 << 22
+# After so many updates, the error of the float32 sums is about 1e-5 of a sum.
+REBUILD_AFTER = 10_000
+
 
 class Features(ABC):
     """A feature map. size: F. floor: a lower bound of the kernel. drawn: random parameters."""
@@ -116,11 +120,6 @@ FEATURES: dict[str, Callable[[int, int, float, int], Features]] = {
     "fourier": RandomFourier,
     "positive": PositiveFeatures,
 }
-
-
-FEATURES_AT_ONCE = 1 << 22
-# After so many updates, the error of the float32 sums is about 1e-5 of a sum.
-REBUILD_AFTER = 10_000
 
 
 class KernelTree:

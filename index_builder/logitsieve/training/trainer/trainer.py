@@ -35,6 +35,7 @@ from logitsieve.utils.options import Progress, no_progress
 
 VALID_STREAMS, VALID_STEPS = 8, 35
 SMOOTH = 100
+SETTINGS, CHECKPOINT = "settings.json", "checkpoint.pt"
 
 
 @dataclass
@@ -206,9 +207,6 @@ def lr_factor(config: TrainConfig, step: int, total: int) -> float:
     if step < rising:
         return (step + 1) / rising
     return (1 + math.cos(math.pi * (step - rising) / max(1, total - rising))) / 2
-
-
-SETTINGS, CHECKPOINT = "settings.json", "checkpoint.pt"
 
 
 def begin(folder: Path, config: TrainConfig, *, progress: Progress = no_progress) -> None:

@@ -28,6 +28,11 @@ PART = 1 << 16  # bytes that must arrive in `patience_s`
 MOST, SHARE = 64 << 20, 32 << 20  # counted bytes of all bodies, and of one address
 RETRY_S = 1.0
 CLOSE = {"Connection": "close"}
+PATIENCE_S = 5.0  # for a request's head to arrive, and for a reply to be read
+MAX_HEAD = 1 << 14
+MOST_RESTING = 100
+CERTIFIED = "certified"  # whether a request's client has shown a certificate
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Bodies:
@@ -102,15 +107,6 @@ def _announced(request: Request) -> int:
 def _check(size: int, most: int) -> None:
     if size > most:
         raise RequestTooLarge("body", f"{size} bytes or more", f"at most {most} bytes")
-
-
-PATIENCE_S = 5.0  # for a request's head to arrive, and for a reply to be read
-MAX_HEAD = 1 << 14
-MOST_RESTING = 100
-
-CERTIFIED = "certified"  # whether a request's client has shown a certificate
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 async def _strict(application: Application, scope: Any, receive: Any, send: Any) -> None:

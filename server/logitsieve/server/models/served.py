@@ -27,6 +27,12 @@ from logitsieve.server.scheduling.request import NamedEngine, Pace
 from logitsieve.v1 import decoder_pb2 as pb
 
 IGNORED = signal.SIGURG  # sent when somebody wants to write; ignored by default
+AnyDecoder = LocalDecoder | ShardedModel
+AnyIndex = Index | ShardedIndex
+BYTES_PER_US = 10_000  # memory bandwidth of a core, to estimate a pass over W
+WINDOW = 100
+SCANNED = "", "candidates"  # normalizers that read only the head's rows; others read all of W
+US_PER_RANDOM = 0.02  # time of a random number; a draw needs at most one for each id
 
 
 class Watched:
@@ -73,15 +79,6 @@ def _check_unwritten(path: Path, before: os.stat_result) -> None:
     if same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         reason = f"written while it was loaded: {now.st_size} bytes, before {before.st_size}"
         raise IndexUnreadable(path, reason)
-
-
-AnyDecoder = LocalDecoder | ShardedModel
-AnyIndex = Index | ShardedIndex
-
-BYTES_PER_US = 10_000  # memory bandwidth of a core, to estimate a pass over W
-WINDOW = 100
-SCANNED = "", "candidates"  # normalizers that read only the head's rows; others read all of W
-US_PER_RANDOM = 0.02  # time of a random number; a draw needs at most one for each id
 
 
 class EngineChoice(NamedTuple):

@@ -16,6 +16,8 @@ SERVICE = "grpc.health.v1.Health"
 HEALTH = f"/{SERVICE}/"
 MOST_BYTES = 1024
 MOST_WATCHES = 1000
+NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))
+MOST_REFLECTIONS = 8
 
 
 class Health:
@@ -89,13 +91,9 @@ def _reply(state: int | None) -> bytes:
     return bytes(HealthCheckResponse(status=state).SerializeToString())
 
 
-NAMES = (SERVICE_NAME, SERVICE_NAME.replace("v1alpha", "v1"))
-MOST = 8
-
-
 def reflection(handlers: Sequence[Any]) -> list[grpc.GenericRpcHandler]:
     services = (*(handler.service_name() for handler in handlers), SERVICE_NAME)
-    servicer, seats = aio.ReflectionServicer(services), Seats("reflections", MOST)
+    servicer, seats = aio.ReflectionServicer(services), Seats("reflections", MOST_REFLECTIONS)
 
     async def info(messages: AsyncIterator[bytes], context: Context) -> None:
         async def requests() -> AsyncIterator[Any]:

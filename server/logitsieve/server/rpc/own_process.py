@@ -17,6 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MAPPED = "::ffff:"
+SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
+LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
+IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # SKF_NET_OFF, and offsets from there
+WHOLE, NOTHING = 0xFFFFFFFF, 0
+MAPPED_WORDS = [0, 0, 0xFFFF]
+MOST_DROPPED = 256  # if there are more addresses, packets of all are dropped
+TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+LISTENS = "0A"
+INFO_BYTES, LAST_DATA_MS = 104, 52  # size of struct tcp_info, offset of tcpi_last_data_recv
+Address = tuple[int, ...]  # 32 bits of IPv4, or two words with the network's 64 bits of IPv6
 
 
 def cut(peers: Collection[str]) -> None:
@@ -49,20 +59,6 @@ def name_of(address: Any) -> str:
     if host.startswith(MAPPED):
         return f"ipv4:{host.removeprefix(MAPPED)}:{port}"
     return f"ipv6:%5B{host}%5D:{port}"
-
-
-SO_ACCEPTCONN, SO_ATTACH_FILTER, SO_DETACH_FILTER = 30, 26, 27
-LOAD_BYTE, LOAD_WORD, SHIFT_RIGHT, EQUAL, JUMP, KEEP = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
-IP_HEADER, SOURCE_V4, SOURCE_V6 = 0xFFF00000, 12, 8  # SKF_NET_OFF, and offsets from there
-WHOLE, NOTHING = 0xFFFFFFFF, 0
-MAPPED_WORDS = [0, 0, 0xFFFF]
-MOST_DROPPED = 256  # if there are more addresses, packets of all are dropped
-TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-LISTENS = "0A"
-INFO_BYTES, LAST_DATA_MS = 104, 52  # size of struct tcp_info, offset of tcpi_last_data_recv
-
-
-Address = tuple[int, ...]  # 32 bits of IPv4, or two words with the network's 64 bits of IPv6
 
 
 class Connection(NamedTuple):
