@@ -64,10 +64,9 @@ def build(
     last tenth of `contexts` judges, and misses count twice.
 
     `target_precision`, such as {"p1": 0.998, "p5": 0.99}, searches for the cheapest screen that
-    meets it. Unless `best_effort`, InvalidRequest is raised if the held-out contexts are too few to
-    show that, TargetNotReached if no screen meets it. `executor` runs independent calls (default:
-    `config.threads` threads). `progress` gets (stage, done, total); "auto" prints to stderr.
-    InvalidRequest names the argument.
+    meets it. Unless `best_effort`: InvalidRequest if the held-out contexts are too few to show it,
+    TargetNotReached if no screen does. `executor` runs independent calls (by default, threads).
+    `progress` gets (stage, done, total); "auto" prints. InvalidRequest names the argument.
     """
     require("builder", "numba", "threadpoolctl")
     from logitsieve.index import new_path
@@ -83,6 +82,7 @@ def build(
         allowed = "a build without a target_precision, whose search goes by measured times"
         raise InvalidRequest("reproducible", True, allowed)
     out = new_path(out)
+    parent = _swept_parent(out)
     softmax, vocabulary = _output_layer(weight, bias, vocabulary, config.dtype)
     # The hash comes first: all numbers that are fitted or written must be the hashed ones.
     logger.debug("%s: building from the matrix %s", out, softmax.sha256)
@@ -107,7 +107,16 @@ def build(
         best_effort=best_effort,
         progress=to_progress(progress, "build"),
     )
-    return _run(inputs, names, vocabulary, out, executor)
+    return _run(inputs, names, vocabulary, out, parent, executor)
+
+
+def _swept_parent(out: Path) -> Path:
+    """Return the folder for scratch, without what killed builds left there."""
+    from logitsieve.index.files import remove_stale
+
+    parent = next(folder for folder in out.parents if folder.is_dir())
+    remove_stale(parent, SCRATCH)
+    return parent
 
 
 def _output_layer(
@@ -162,14 +171,12 @@ def _run(
     names: Sequence[str],
     vocabulary: Sequence[str] | None,
     out: Path,
+    parent: Path,
     executor: Executor | None,
 ) -> Index:
-    from logitsieve.index.files import remove_stale
     from logitsieve.index_builder import pipeline
     from logitsieve.index_builder.workers import Workers, in_threads
 
-    parent = next(folder for folder in out.parents if folder.is_dir())
-    remove_stale(parent, SCRATCH)
     with (
         tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder,
         in_threads(executor, inputs.config.threads) as pool,
