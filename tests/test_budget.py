@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 47_767,
+    "lines of source": 47_458,
     "lines of core/": 20_608,
     "lines of tests/": 45_494,
     "lines of tools/": 4_837,
