@@ -43,24 +43,23 @@ def test_fewer_calls_than_batches_are_spread_over_the_rows_and_repeated_in_turn(
     assert head.firsts == hidden_states[[0] + [0, 4, 8] * 3, 0].tolist()
 
 
-def test_dear_rows_count_and_moments_of_load_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dear_rows_count_and_moments_of_load_do_not() -> None:
     # Batches take 1, 9 and 2 us; the first call of each meets 100 us of load.
     took = iter([101, 109, 102, 1, 9, 2, 1, 9, 2])
     clock = iter(np.cumsum([1000 * t for us in took for t in (0, us)]).tolist())
-    monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
-    assert us_per_row(Recorder(), make_hidden(6), 2, 2, calls=9, limit_ns=10**12) == 2.0
+    hidden_states, one = make_hidden(6), clock.__next__
+    assert us_per_row(Recorder(), hidden_states, 2, 2, calls=9, limit_ns=10**12, clock=one) == 2.0
 
 
-def test_no_call_is_begun_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_is_begun_when_the_time_is_over() -> None:
     head = Recorder()
     us_per_row(head, make_hidden(20), 2, 1, limit_ns=0)
     assert len(head.shapes) == 1 + 2
     us_per_row(head, make_hidden(20), 2, 1, calls=1)
     assert len(head.shapes) == 1 + 2 + 1 + 1
     clock = itertools.count(step=50_000_000)
-    monkeypatch.setattr(timing, "perf_counter_ns", lambda: next(clock))
     head = Recorder()
-    us_per_row(head, make_hidden(20), 2, 1, limit_ns=timing.LIMIT_NS)
+    us_per_row(head, make_hidden(20), 2, 1, limit_ns=timing.LIMIT_NS, clock=clock.__next__)
     assert len(head.shapes) == 1 + 5  # a quarter of a second is enough
 
 

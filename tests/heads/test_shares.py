@@ -70,11 +70,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize(("wakes_us", "shares"), [(1, 2), (1_000, 1)])
+@pytest.mark.parametrize(
+    ("wakes_us", "rate", "shares"), [(1, 20, 2), (1_000, 20, 1), (1_000, 1, 2)]
+)
 def test_few_bytes_are_not_shared_where_threads_wake_slowly(
-    calls: list[int], monkeypatch: pytest.MonkeyPatch, wakes_us: int, shares: int
+    calls: list[int], monkeypatch: pytest.MonkeyPatch, wakes_us: int, rate: int, shares: int
 ) -> None:
     monkeypatch.setattr(kernel_head, "hand_over_ns", lambda: 1000 * wakes_us)
+    monkeypatch.setattr(kernel_head.Head, "bytes_per_ns", rate)
     make_head("full", LARGE, 2).topk(make_hidden(1, LARGE.dim), 1)
     assert calls == [shares] * (shares > 1)
 

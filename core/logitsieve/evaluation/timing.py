@@ -17,6 +17,8 @@ LIMIT_NS = 250_000_000
 TIMED_K = 5
 BATCHES = (1, 2, 4, 8, 16, 64)
 
+Clock = Callable[[], int]  # in ns
+
 
 class Timed(Protocol):
     def topk(self, hidden_states: ArrayLike, k: int) -> TopK: ...
@@ -31,9 +33,10 @@ def us_per_row(
     batch: int,
     calls: int = CALLS,
     limit_ns: int = LIMIT_NS,
+    clock: Clock = perf_counter_ns,
 ) -> float:
     head.warm()
-    return least_us(lambda rows: head.topk(rows, k), hidden_states, batch, calls, limit_ns)
+    return least_us(lambda rows: head.topk(rows, k), hidden_states, batch, calls, limit_ns, clock)
 
 
 def least_us(
@@ -42,12 +45,14 @@ def least_us(
     batch: int,
     calls: int = CALLS,
     limit_ns: int = LIMIT_NS,
+    clock: Clock = perf_counter_ns,
 ) -> float:
     """Return microseconds a row: the mean over batches of `batch` rows from `hidden_states` [N, D].
 
     Each batch counts by the fastest of its REPEATS calls, since load only adds time. If `calls`
     does not suffice for all batches, those used are spread over `hidden_states`; rows are repeated
-    if there are too few. After `limit_ns` no call begins, except the first LEAST_CALLS.
+    if there are too few. After `limit_ns` no call begins, except the first LEAST_CALLS. With the
+    clock `time.thread_time_ns`, calls that use one thread take as long on a busy machine.
     """
     if len(hidden_states) < batch:
         hidden_states = np.resize(hidden_states, (batch, hidden_states.shape[1]))
@@ -61,9 +66,9 @@ def least_us(
     done = spent = 0
     while done < calls and (done < LEAST_CALLS or spent < limit_ns):
         number = done % len(batches)
-        start = perf_counter_ns()
+        start = clock()
         call(batches[number])
-        took = perf_counter_ns() - start
+        took = clock() - start
         least[number] = min(took, least.get(number, took))
         done, spent = done + 1, spent + took
     return statistics.fmean(least.values()) / batch / 1000

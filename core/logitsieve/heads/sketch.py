@@ -20,7 +20,7 @@ from logitsieve.heads._base.head import FLOAT64, INT32, Knob, by_knob, ready_req
 from logitsieve.heads._base.kernel_head import BestWithLogZ, Head, empty_best
 from logitsieve.heads._base.spec import Arrays, PartSpec, TensorSpec
 from logitsieve.heads.full import Drawn, FullHead
-from logitsieve.kernels.simd.lanes import LANES
+from logitsieve.kernels.simd.lanes import AVX512, LANES
 from logitsieve.kernels.simd.shorts import INFINITE, LAST, STEPS
 from logitsieve.kernels.sketch.certified_topk import (
     certified_candidates,
@@ -103,6 +103,7 @@ class SketchHead(Head):
         )
     )
     quick_best = True
+    bytes_per_ns = Head.bytes_per_ns if AVX512 else 4  # AVX2 looks bits up more slowly
 
     def _prepare(self) -> None:
         return

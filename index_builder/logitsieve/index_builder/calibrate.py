@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from time import thread_time_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,11 @@ def step_us(head: Head, hidden_states: Float32, batch: int, limit_ns: int) -> fl
     k = _pairs_of(head)
     head.best_with_log_z(hidden_states[:1], k)
     return least_us(
-        lambda rows: head.best_with_log_z(rows, k), hidden_states, batch, limit_ns=limit_ns
+        lambda rows: head.best_with_log_z(rows, k),
+        hidden_states,
+        batch,
+        limit_ns=limit_ns,
+        clock=thread_time_ns,
     )
 
 
@@ -126,7 +131,8 @@ class Bench:
         return {batch: self._timed(head, TIMED_K, batch) for batch in BATCHES}
 
     def _timed(self, head: Head, k: int, batch: int) -> float:
-        return us_per_row(head, self._hidden, min(k, self._vocab_size), batch, limit_ns=BATCH_NS)
+        k = min(k, self._vocab_size)
+        return us_per_row(head, self._hidden, k, batch, limit_ns=BATCH_NS, clock=thread_time_ns)
 
     def entries(self, head: Head, times: Times) -> list[Entry]:
         judged = self._judge.evaluate(head)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from time import thread_time_ns
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -54,7 +55,7 @@ class Trial(NamedTuple):
     k: int
 
     def us(self, head: Head) -> float:
-        return us_per_row(head, self.hidden_states, self.k, batch=1)
+        return us_per_row(head, self.hidden_states, self.k, batch=1, clock=thread_time_ns)
 
     def scanned(self, head: Head) -> float:
         return float(head.topk(self.hidden_states, self.k).scanned.mean())

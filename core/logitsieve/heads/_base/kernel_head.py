@@ -48,8 +48,7 @@ from logitsieve.kernels.topk.exact_topk import listed_topk
 from logitsieve.kernels.topk.merge import FIELDS, HIGH, LOW, TOP, merge_shares
 
 FEW_ROWS = 2 * ROWS_A_SLICE  # for fewer rows of hidden_states threads divide W instead
-# A thread's share of W has SHARE_BYTES or more, and takes twice its hand-over to read.
-SHARE_BYTES, READ_BYTES_PER_NS = 1 << 21, 20
+SHARE_BYTES = 1 << 21  # of W that a thread's share has, or more
 SHARE_ANSWERS = 16  # rows of W that a share has for each answer, or more
 ANY_ROWS = 1 << 62
 JOINED = 2.0**-48  # bounds the rounding of logaddexp over shares
@@ -102,6 +101,8 @@ class Head(ABC):
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
+    # Of W, by a thread, at most. A share of W takes twice as long as handing it to a thread.
+    bytes_per_ns: ClassVar[int] = 20
     most_rows: int = ANY_ROWS  # `full` answers calls of more rows
     quick_best: bool = False  # draws from its best ids are faster than from all logits
     estimates_log_z: bool = False  # without a pass over W; see `estimates_at`
@@ -151,7 +152,7 @@ class Head(ABC):
         self._descriptor, self._address = descriptor, descriptor.ctypes.data
         shares = min(self._threads, read // SHARE_BYTES)
         if shares > 1:
-            least = 2 * READ_BYTES_PER_NS * hand_over_ns()
+            least = 2 * self.bytes_per_ns * hand_over_ns()
             shares = min(shares, max(1, int(read // least)))
         self._shares = shares_of(descriptor, shares)
 
