@@ -122,6 +122,16 @@ async def test_suspects_are_asked_again_one_by_one(tmp_path: Path) -> None:
         assert asking.front.supervisor.ends == 2
 
 
+async def test_a_request_is_judged_however_many_were_answered_meanwhile(tmp_path: Path) -> None:
+    async with fronting(partial(fake_engine.engine, tmp_path / "ended")) as asking:
+        innocent = asyncio.create_task(asking.ask("wait"))
+        for _ in range(11):
+            await asyncio.gather(*(asking.ask("hello") for _ in range(100)))
+        assert (await asking.ask(BOTH))[0] == 502
+        assert (await innocent)[0] == 200
+        assert asking.front.supervisor.ends == 2  # two were suspected, and asked again alone
+
+
 async def test_a_stream_that_has_begun_ends_by_an_error(tmp_path: Path) -> None:
     async with fronting(partial(fake_engine.engine, tmp_path / "ended")) as asking:
         assert await asking.ask("hello", stream=True) == (200, "data: first\n\ndata: [DONE]\n\n")

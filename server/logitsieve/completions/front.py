@@ -34,7 +34,8 @@ from logitsieve.server.security import HEADER, READ, ApiKeys
 
 TRIES = 4
 STRIKES = 3  # crashes after which a suspect is refused
-REMEMBERED = 1024
+REMEMBERED = 1024  # prompts that have ended an engine
+JUDGED_S = 60.0  # after a connection's end an engine has ended, and its requests are judged
 END_S = 2.0  # for a process to end once its connections have
 RETRY_S = 1.0
 KEPT = ("content-type", "retry-after", "allow")
@@ -156,20 +157,24 @@ class Front:
         suspected = key in self._strikes
         if suspected:
             await asyncio.wait_for(self._alone.acquire(), until - monotonic())
-        try:
-            self._number += 1
-            self._keys[self._number] = key
-            _forget(self._keys)
-            answer = await self._ask(request, body, self._number, until)
-        except BaseException:
+        self._number += 1
+        number = self._number
+        self._keys[number] = key
+
+        def end() -> None:
+            asyncio.get_running_loop().call_later(JUDGED_S, self._keys.pop, number, None)
             if suspected:
                 self._alone.release()
+
+        try:
+            answer = await self._ask(request, body, number, until)
+        except BaseException:
+            end()
             raise
 
         def close() -> None:
             answer.close()
-            if suspected:
-                self._alone.release()
+            end()
 
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
             return _Stream(answer, close)
