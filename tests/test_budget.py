@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 47_472,
+    "lines of source": 47_477,
     "lines of core/": 20_615,
-    "lines of tests/": 45_526,
+    "lines of tests/": 45_536,
     "lines of tools/": 4_837,
     "lines of benchmarks/": 8_158,
 }
