@@ -7,7 +7,7 @@ REPOSITORY = Path(__file__).parents[1]
 NOT_SOURCE = {"tests", "tools", "benchmarks", "demo", "examples"}
 LIMITS = {
     "files of source": 327,
-    "lines of source": 47_477,
+    "lines of source": 47_476,
     "lines of core/": 20_615,
     "lines of tests/": 45_536,
     "lines of tools/": 4_837,

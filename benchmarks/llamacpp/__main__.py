@@ -94,7 +94,7 @@ def prepared_index(name: str) -> Path:
 def in_turn(names: Sequence[str], minutes: float) -> Iterator[tuple[str, Path, Path, float]]:
     """Yield each model's name, file and index, and until when it has its share of the minutes.
 
-    That is a time of `monotonic`. Files and indexes that are missing are made before the first.
+    Its share ends at a time of `monotonic`. All missing files and indexes are made first.
     """
     made = [(name, model_file(name), prepared_index(name)) for name in names]
     began = monotonic()

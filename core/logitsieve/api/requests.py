@@ -89,7 +89,7 @@ class Sampling(NamedTuple):
         return how
 
 
-# Of every keyword.
+# The default of every keyword of the decoders' methods.
 DEFAULTS: Mapping[str, Any] = {
     "model": "",
     "head": "",

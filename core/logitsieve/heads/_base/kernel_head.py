@@ -101,8 +101,8 @@ class Head(ABC):
     max_error: float = 1.0  # the largest chance that a row's top k is wrong; 1: unknown
 
     compiled: ClassVar[Kernel | None] = None  # the kernel; None: `_kernel` is a Python function
-    # Of W, by a thread, at most. A share of W takes twice as long as handing it to a thread.
-    bytes_per_ns: ClassVar[int] = 20
+    # Threads divide W if reading a share takes at least twice as long as waking a thread for it.
+    bytes_per_ns: ClassVar[int] = 20  # the most that a thread reads of W
     most_rows: int = ANY_ROWS  # `full` answers calls of more rows
     quick_best: bool = False  # draws from its best ids are faster than from all logits
     estimates_log_z: bool = False  # without a pass over W; see `estimates_at`

@@ -74,11 +74,10 @@ class KserveService:
         """Answer for one version, all of a model if no version is named, or all models."""
         loaded = [version for version in self._repository.versions() if version.served]
         self._statistics.keep(loaded)
-        if request.version or ":" in request.name:
-            return self._statistics.of([self._loaded(request, call)[0]])
-        if request.name:
-            name = self._loaded(request, call)[0].name
-            loaded = [version for version in loaded if version.name == name]
+        if request.name or request.version:
+            named, _ = self._loaded(request, call)
+            one = request.version or ":" in request.name
+            loaded = [named] if one else [each for each in loaded if each.name == named.name]
         return self._statistics.of(loaded)
 
     async def ModelInfer(self, request: Any, call: Call) -> bytes:
